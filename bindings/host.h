@@ -1,0 +1,50 @@
+/*
+ * host.h: what the host program adds to the core: running a Lua function on
+ * rank threads. Part of the declarations that Lua sees.
+ */
+#ifndef CPLAB_HOST_H
+#define CPLAB_HOST_H
+
+#include "kernels.h"
+
+/* What became of the ranks of one run. Texts are owned by the result. */
+typedef struct cpl_host_run cpl_host_run;
+
+/*
+ * Starts n_ranks threads, each with a Lua state of its own (the host's paths,
+ * `print` with one write a line, no os.exit), and in each calls
+ *     require(module)(comm, payload)  -- comm: a `cpl_comm *` cdata
+ * which must return a string. Waits for all of them. A rank that raises aborts
+ * the world: the others end with ABORTED, and failed_rank / message tell who
+ * failed first and why (with a traceback). Every wait inside has the deadline.
+ * Errors: INVALID, MEMORY, SYSTEM (a thread could not be made); a rank's own
+ * failure is not an error of the call.
+ */
+CPL_API cpl_status cpl_host_run_ranks(int n_ranks, double deadline_s,
+                                      const char *module, const char *payload,
+                                      size_t payload_bytes, cpl_host_run **out);
+CPL_API void cpl_host_run_destroy(cpl_host_run *run);
+/* -1: none failed. */
+CPL_API int cpl_host_failed_rank(const cpl_host_run *run);
+/* The failed rank's message and its traceback, apart; "" if none failed. */
+CPL_API const char *cpl_host_message(const cpl_host_run *run);
+CPL_API const char *cpl_host_traceback(const cpl_host_run *run);
+/* The string that `rank` returned (may hold zero bytes), or NULL. */
+CPL_API const char *cpl_host_result(const cpl_host_run *run, int rank,
+                                    size_t *bytes);
+
+/*
+ * A store of named bytes of this process, shared by all ranks: what one case
+ * computed as a reference can be read by the next. get returns NULL where
+ * there is nothing; what it returns stays until clear. put keeps the first
+ * value of a name and copies it.
+ */
+CPL_API cpl_status cpl_store_put(const char *name, const void *data,
+                                 size_t bytes);
+CPL_API const void *cpl_store_get(const char *name, size_t *bytes);
+CPL_API void cpl_store_clear(void); /* only while no rank runs */
+
+/* Whether file descriptor fd is a terminal. */
+CPL_API bool cpl_host_is_terminal(int fd);
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * base.h: what every file of the core leans on. Errors with one sentence,
+ * counted memory, small integer helpers. Knows nothing of cplab's nouns.
+ */
+#ifndef CPLI_BASE_H
+#define CPLI_BASE_H
+
+#include <assert.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "cplab.h"
+
+/* Records the thread's sentence (printf style) and returns `status`. Only the
+ * function that first knows calls it; callers pass the status on. */
+cpl_status cpli_fail(cpl_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#define CPL_TRY(expression)                   \
+    do {                                      \
+        cpl_status try_status = (expression); \
+        if (try_status != CPL_OK)             \
+            return try_status;                \
+    } while (0)
+
+/* Sets the local `status` and jumps to the label. */
+#define CPL_TRY_GO(expression, label) \
+    do {                              \
+        status = (expression);        \
+        if (status != CPL_OK)         \
+            goto label;               \
+    } while (0)
+
+/* Our own mistakes; wrong arguments from outside are statuses. */
+#define CPL_ASSERT(condition) assert(condition)
+
+/* Counted memory, 64-byte aligned. cpli_alloc zeroes; n * size is checked for
+ * overflow. Both write *out only on success; n = 0 gives a valid block. */
+cpl_status cpli_alloc(size_t n, size_t size, void **out);
+/* Keeps the contents; *block may be NULL. New bytes are not zeroed. */
+cpl_status cpli_realloc(void **block, size_t n, size_t size);
+void cpli_free(void *block); /* = cpl_free */
+
+/* Typed spelling: CPL_ALLOC(n, &array). */
+#define CPL_ALLOC(n, out) \
+    cpli_alloc((size_t)(n), sizeof(**(out)), (void **)(out))
+
+/* A heap copy of a printf-style text. */
+cpl_status cpli_text(char **out, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static inline int64_t cpli_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t cpli_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t cpli_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+#endif

@@ -1,0 +1,73 @@
+/*
+ * comm.h: ranks and bytes. A transport is a small table of functions; above it
+ * nobody knows how bytes move.
+ *
+ * The one movement is the *transfer*: each rank says which pieces of its src
+ * others take, and which pieces of others' src (or of its own) come into its
+ * dst. Both sides list the pieces of a pair in the same order and sizes, so no
+ * index travels. Transfers between two ranks match in the order in which both
+ * make them; ranks without a common piece need not take part.
+ */
+#ifndef CPLI_COMM_H
+#define CPLI_COMM_H
+
+#include "base.h"
+
+typedef struct cpli_piece {
+    int peer;
+    int64_t offset;      /* bytes: in src for a send, in dst for a receive */
+    int64_t peer_offset; /* bytes: in the peer's dst, or in its src */
+    int64_t bytes;       /* > 0 */
+} cpli_piece;
+
+/* How received bytes meet what dst holds. */
+typedef enum cpli_combine {
+    CPLI_COPY, /* they replace it */
+    CPLI_ADD,  /* they are added, elements of `dtype`, piece by piece in order:
+                  the same bits in every run */
+    CPLI_SWAP  /* each piece changes places with the peer's piece, which the
+                  peer lists too: src == dst on both sides */
+} cpli_combine;
+
+typedef struct cpli_transfer {
+    const void *src;
+    void *dst;
+    const cpli_piece *sends;    /* to others or to itself, in peer order */
+    const cpli_piece *receives; /* in peer order, then the senders' order */
+    int64_t n_sends, n_receives;
+    cpli_combine combine;
+    cpl_dtype dtype;
+} cpli_transfer;
+
+typedef struct cpli_comm_ops {
+    const char *name;
+    cpl_status (*alloc)(cpl_comm *comm, size_t bytes, void **out); /* zeroed */
+    void (*free)(cpl_comm *comm, void *memory);
+    /* The transfer and its arrays stay untouched until finish returns OK. */
+    cpl_status (*start)(cpl_comm *comm, const cpli_transfer *transfer);
+    cpl_status (*finish)(cpl_comm *comm, const cpli_transfer *transfer);
+    cpl_status (*barrier)(cpl_comm *comm);
+    /* `bytes` of every rank in rank order into out. */
+    cpl_status (*gather)(cpl_comm *comm, const void *data, size_t bytes,
+                         void *out);
+    cpl_status (*sum)(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype);
+    void (*destroy)(cpl_comm *comm);
+} cpli_comm_ops;
+
+/* The head of every transport's own struct. */
+struct cpl_comm {
+    const cpli_comm_ops *ops;
+    int rank;
+    int size;
+};
+
+cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out);
+void cpli_comm_free(cpl_comm *comm, void *memory);
+/* Both add their time to the rank's comm_seconds; the caller counts bytes. */
+cpl_status cpli_transfer_start(cpl_comm *comm, const cpli_transfer *transfer);
+cpl_status cpli_transfer_finish(cpl_comm *comm, const cpli_transfer *transfer);
+
+/* dst[i] += src[i] for n elements of dtype (F64, F32, I64, I32). */
+void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n);
+
+#endif

@@ -1,0 +1,603 @@
+/*
+ * cplab.h: the one public header of cplab's C core.
+ *
+ * It holds every contract: types, ranges, ownership, and which statuses a
+ * call may return. The FFI declarations that Lua sees are made from this file
+ * and from kernels/kernels.h by the preprocessor (CPLAB_CDEF), so nothing is
+ * typed twice.
+ *
+ * Words. A *position* is a global index into the padded stream; a *rank* is a
+ * member of a group of cp * tp; a *slot* is a local row index on one rank; a
+ * *run* is (start, length), consecutive positions in consecutive slots.
+ * Ranks, positions, slots and sequences count from 0.
+ *
+ * Rules. A function returns a cpl_status unless it is a getter. Outputs come
+ * last and are written only on success. A failing call leaves one sentence in
+ * cpl_last_error() of its thread. *Local* calls concern one rank; *Collective*
+ * calls must be made by every rank of the group in the same order, and all of
+ * them fail or none does. "Borrows X" means: X must outlive the result;
+ * destroying the result never touches X. Every destroy accepts NULL.
+ */
+#ifndef CPLAB_H
+#define CPLAB_H
+
+#ifdef CPLAB_CDEF
+#define CPL_API
+#else
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#define CPL_API __attribute__((visibility("default")))
+#endif
+
+/* ---- base ---------------------------------------------------------- */
+
+#define CPL_STATUS_LIST(X)                                             \
+    X(OK, "success")                                                   \
+    X(INVALID, "an argument breaks a rule")                            \
+    X(MISMATCH, "two things that must agree do not")                   \
+    X(MEMORY, "out of memory")                                         \
+    X(UNSUPPORTED, "not supported by this device, transport or build") \
+    X(DEADLINE, "a wait passed its deadline")                          \
+    X(ABORTED, "another rank failed")                                  \
+    X(SYSTEM, "the operating system refused")
+
+typedef enum cpl_status {
+#define X(name, text) CPL_##name,
+    CPL_STATUS_LIST(X)
+#undef X
+        CPL_N_STATUSES
+} cpl_status;
+
+/* The version of the library, "0.1.0". */
+CPL_API const char *cpl_version(void);
+
+/* The name ("INVALID") and the meaning of a status. Never NULL. */
+CPL_API const char *cpl_status_name(cpl_status status);
+CPL_API const char *cpl_status_text(cpl_status status);
+
+/* The sentence that the last failing call of this thread left. Never NULL. */
+CPL_API const char *cpl_last_error(void);
+
+/*
+ * Storage types. I32 and I64 hold tokens and positions; BF16 is moved, never
+ * computed with.
+ */
+typedef enum cpl_dtype {
+    CPL_F64,
+    CPL_F32,
+    CPL_BF16,
+    CPL_I64,
+    CPL_I32,
+    CPL_N_DTYPES
+} cpl_dtype;
+
+/* The name ("f64") and the bytes of one element. */
+CPL_API const char *cpl_dtype_name(cpl_dtype dtype);
+CPL_API size_t cpl_dtype_bytes(cpl_dtype dtype);
+
+/*
+ * Local. Reads or writes element `i` of an array of `dtype` as a double:
+ * exact for every dtype but I64 beyond 2^53; bf16 rounds to nearest even.
+ */
+CPL_API double cpl_dtype_load(cpl_dtype dtype, const void *data, int64_t i);
+CPL_API void cpl_dtype_store(cpl_dtype dtype, void *data, int64_t i, double x);
+
+/* Seconds of a monotonic clock, and of the CPU time of this thread. */
+CPL_API double cpl_clock(void);
+CPL_API double cpl_thread_clock(void);
+
+/*
+ * Counter-based random numbers (SplitMix64 finaliser over key and index), so
+ * that element `index` of the stream `key` is the same on any rank, in any
+ * order. uniform is in (0, 1); normal is Box-Muller over two uniforms.
+ */
+CPL_API uint64_t cpl_random_key(uint64_t seed, const char *name);
+CPL_API uint64_t cpl_random_bits(uint64_t key, uint64_t index);
+CPL_API double cpl_random_uniform(uint64_t key, uint64_t index);
+CPL_API double cpl_random_normal(uint64_t key, uint64_t index);
+
+/* FNV-1a, 64 bits, over `bytes` bytes, continuing from `seed` (0: from the
+ * standard offset). */
+CPL_API uint64_t cpl_hash(uint64_t seed, const void *data, size_t bytes);
+
+/*
+ * Memory accounting of this process: live blocks and bytes that the library
+ * holds, the peak of the bytes since the last reset, and how many blocks were
+ * ever taken. fail_after >= 0 makes that many allocations succeed and every
+ * later one fail, on the calling thread only; -1 turns it off. For tests.
+ */
+typedef struct cpl_memory_stats {
+    int64_t live_blocks;
+    int64_t live_bytes;
+    int64_t peak_bytes;
+    int64_t n_allocations;
+} cpl_memory_stats;
+CPL_API void cpl_memory(cpl_memory_stats *out);
+CPL_API void cpl_memory_reset_peak(void);
+CPL_API void cpl_memory_fail_after(int64_t n);
+
+/* ---- layout: streams, layouts, views, routes (integers only) -------- */
+
+/* A stream: the global sequence of token positions of one microbatch. */
+typedef struct cpl_stream cpl_stream;
+
+/*
+ * Local. A packed (thd) stream of n_sequences documents. cu_seqlens holds
+ * n_sequences + 1 padded boundaries; cu_seqlens_real counts real tokens only
+ * and may be NULL (every token is real). Both start at 0 and never decrease;
+ * a real length is at most its padded one. Sequences may be empty. Copies.
+ * Errors: INVALID.
+ */
+CPL_API cpl_status cpl_stream_thd(const int64_t *cu_seqlens,
+                                  const int64_t *cu_seqlens_real,
+                                  int64_t n_sequences, cpl_stream **out);
+
+/* Local. An unpacked (sbhd) stream: one sequence length, `batch` columns. A
+ * position counts once, not per column. Errors: INVALID (seqlen < 0,
+ * batch < 1). */
+CPL_API cpl_status cpl_stream_sbhd(int64_t seqlen, int64_t batch,
+                                   cpl_stream **out);
+CPL_API void cpl_stream_destroy(cpl_stream *stream);
+
+typedef struct cpl_sequence {
+    int64_t start;  /* first position */
+    int64_t padded; /* positions it takes */
+    int64_t real;   /* of these, the first `real` hold tokens */
+} cpl_sequence;
+
+CPL_API bool cpl_stream_is_sbhd(const cpl_stream *stream);
+CPL_API int64_t cpl_stream_n_positions(const cpl_stream *stream);
+CPL_API int64_t cpl_stream_n_sequences(const cpl_stream *stream);
+CPL_API int64_t cpl_stream_batch(const cpl_stream *stream);
+CPL_API uint64_t cpl_stream_digest(const cpl_stream *stream);
+/* Sequence i, 0 <= i < n_sequences (asserted). */
+CPL_API cpl_sequence cpl_stream_sequence(const cpl_stream *stream, int64_t i);
+/* The non-empty sequence that holds `position`, or -1 when out of range. */
+CPL_API int64_t cpl_stream_sequence_of(const cpl_stream *stream,
+                                       int64_t position);
+/* A line of text about it, valid as long as the stream. */
+CPL_API const char *cpl_stream_describe(const cpl_stream *stream);
+
+typedef struct cpl_run {
+    int64_t start;  /* first position, or -1: fill (views only) */
+    int64_t length; /* > 0 */
+} cpl_run;
+
+/* A layout: for every rank, the ordered runs that it holds. A partition. */
+typedef struct cpl_layout cpl_layout;
+
+/* Options of a layout; a zeroed field means its default. */
+typedef struct cpl_layout_options {
+    int cp;                 /* >= 1; 0 means 1 */
+    int tp;                 /* >= 1; 0 means 1 */
+    const int *group_order; /* logical rank -> group rank, cp * tp entries;
+                               NULL: identity */
+    int64_t block;          /* striped: positions per block; 0 means 1 */
+    const cpl_run *runs;    /* custom: the runs of all group ranks in turn */
+    const int64_t *n_runs;  /* custom: how many of them each rank has */
+} cpl_layout_options;
+
+/*
+ * Local. The layout `kind` of `stream`. Kinds: "contiguous" (a flat interval
+ * of the padded stream), "zigzag" (per sequence, chunks r and 2*cp-1-r of
+ * 2*cp), "mirror" (per sequence, blocks 2r and 2*cp-1-2r, in that order),
+ * "custom" (runs as given; any order, counts may differ, each position exactly
+ * once). Borrows the stream, copies the rest.
+ * Errors: INVALID (an unknown kind, a length that does not divide, a position
+ * missing or held twice).
+ */
+CPL_API cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
+                                     const cpl_layout_options *options,
+                                     cpl_layout **out);
+CPL_API void cpl_layout_destroy(cpl_layout *layout);
+
+CPL_API const char *cpl_layout_kind(const cpl_layout *layout);
+CPL_API const cpl_stream *cpl_layout_stream(const cpl_layout *layout);
+CPL_API int cpl_layout_cp(const cpl_layout *layout);
+CPL_API int cpl_layout_tp(const cpl_layout *layout);
+CPL_API int cpl_layout_n_ranks(const cpl_layout *layout);
+/* A digest of stream, group and every run; equal layouts have equal digests. */
+CPL_API uint64_t cpl_layout_digest(const cpl_layout *layout);
+CPL_API bool cpl_layout_equal(const cpl_layout *a, const cpl_layout *b);
+/* "zigzag, cp 4, thd of 3 sequences, 64 positions"; valid as long as the
+ * layout. */
+CPL_API const char *cpl_layout_describe(const cpl_layout *layout);
+
+/* Rank arguments outside 0 .. n_ranks-1 are INVALID. */
+CPL_API cpl_status cpl_layout_n_local(const cpl_layout *layout, int rank,
+                                      int64_t *out);
+CPL_API cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank,
+                                     int64_t *out);
+/* Writes the rank's maximal runs in slot order into `out` (n_runs entries). */
+CPL_API cpl_status cpl_layout_runs(const cpl_layout *layout, int rank,
+                                   cpl_run *out);
+/* Writes the position of every slot of the rank into `out` (n_local entries).
+ */
+CPL_API cpl_status cpl_layout_positions(const cpl_layout *layout, int rank,
+                                        int64_t *out);
+CPL_API cpl_status cpl_layout_position(const cpl_layout *layout, int rank,
+                                       int64_t slot, int64_t *out);
+CPL_API cpl_status cpl_layout_locate(const cpl_layout *layout, int64_t position,
+                                     int *rank, int64_t *slot);
+/* Writes causal work per CP rank (real queries x real visible keys), cp
+ * entries. */
+CPL_API cpl_status cpl_layout_work(const cpl_layout *layout, int64_t *out);
+
+/*
+ * A span: consecutive rows of one rank that hold consecutive tokens of one
+ * sequence. A run cut at sequence boundaries gives its spans.
+ */
+typedef struct cpl_span {
+    int64_t sequence; /* which sequence */
+    int64_t offset;   /* of the first row inside its sequence */
+    int64_t slot;     /* of the first row */
+    int64_t length;   /* > 0 */
+} cpl_span;
+
+/* Local. The spans of a rank in slot order; with real_only they are clipped to
+ * the real tokens. The array is the caller's, freed with cpl_free. */
+CPL_API cpl_status cpl_layout_spans(const cpl_layout *layout, int rank,
+                                    bool real_only, cpl_span **out,
+                                    int64_t *n_out);
+CPL_API void cpl_free(void *memory);
+
+/*
+ * A view: what a consumer wants to see, per rank; positions may repeat, be
+ * missing, or be fill. Borrows the layout.
+ */
+typedef struct cpl_view cpl_view;
+
+/* Local. For every span of every rank (real_only as in cpl_layout_spans) the
+ * `width` positions before it, in order; fill (first) where the sequence has
+ * not begun. width >= 1. */
+CPL_API cpl_status cpl_view_halo(const cpl_layout *layout, int64_t width,
+                                 bool real_only, cpl_view **out);
+/* Local. In each slot the position + k of the same sequence; fill where that
+ * is not a real token, or where the slot's own is not. Any k. */
+CPL_API cpl_status cpl_view_shift(const cpl_layout *layout, int64_t k,
+                                  cpl_view **out);
+/* Local. Per sequence of which the rank holds real tokens, in stream order:
+ * its first position up to the last real token that the rank holds: exactly
+ * the keys that causal attention may see. */
+CPL_API cpl_status cpl_view_keys(const cpl_layout *layout, cpl_view **out);
+CPL_API void cpl_view_destroy(cpl_view *view);
+
+CPL_API cpl_status cpl_view_n_local(const cpl_view *view, int rank,
+                                    int64_t *out);
+CPL_API cpl_status cpl_view_n_runs(const cpl_view *view, int rank,
+                                   int64_t *out);
+CPL_API cpl_status cpl_view_runs(const cpl_view *view, int rank, cpl_run *out);
+CPL_API uint64_t cpl_view_digest(const cpl_view *view);
+CPL_API const char *cpl_view_describe(const cpl_view *view);
+
+/* A piece of a route, seen from one rank. Maximal in position and both slots.
+ */
+typedef struct cpl_segment {
+    int peer;          /* the other rank; may be the rank itself */
+    int64_t position;  /* of the first row */
+    int64_t slot;      /* first row on this rank */
+    int64_t peer_slot; /* first row on the peer */
+    int64_t length;    /* rows */
+} cpl_segment;
+
+/* One rank's part of a route: in peer order, then position order (then target
+ * slot, where a view repeats a position). */
+typedef struct cpl_route_part {
+    const cpl_segment *sends;
+    const cpl_segment *receives;
+    int64_t n_sends;
+    int64_t n_receives;
+    int64_t n_source_rows; /* rows that the rank holds in the source */
+    int64_t n_target_rows; /* rows that it has in the target, fill included */
+    int64_t n_fill_rows;   /* target rows without a source */
+} cpl_route_part;
+
+typedef struct cpl_route_stats {
+    int64_t moved_tokens;   /* rows that change rank */
+    int64_t messages;       /* ordered pairs of different ranks with rows */
+    int64_t busiest_tokens; /* the largest of out or in over ranks, no self */
+    int64_t segments;       /* self included */
+} cpl_route_stats;
+
+/*
+ * A route: the exact moves from a partition to a partition or to a view. The
+ * parts of single ranks are built when first asked for. Not shared between
+ * threads. Borrows source and target.
+ */
+typedef struct cpl_route cpl_route;
+
+/* Local. Errors: MISMATCH (streams or groups differ; the text names both). */
+CPL_API cpl_status cpl_route_create(const cpl_layout *from,
+                                    const cpl_layout *to, cpl_route **out);
+/* Local. From the view's own layout to the view. */
+CPL_API cpl_status cpl_route_to_view(const cpl_view *view, cpl_route **out);
+/* Local. The opposite direction; not defined for views (UNSUPPORTED). */
+CPL_API cpl_status cpl_route_inverse(const cpl_route *route, cpl_route **out);
+CPL_API void cpl_route_destroy(cpl_route *route);
+
+CPL_API int cpl_route_n_ranks(const cpl_route *route);
+CPL_API bool cpl_route_is_identity(const cpl_route *route);
+/* Digests of stream + layout on either side. */
+CPL_API uint64_t cpl_route_source_digest(const cpl_route *route);
+CPL_API uint64_t cpl_route_target_digest(const cpl_route *route);
+/* "zigzag, cp 4, ... -> contiguous, cp 4, ..."; valid as long as the route. */
+CPL_API const char *cpl_route_describe(const cpl_route *route);
+/* Local. The part of one rank; owned by the route. */
+CPL_API cpl_status cpl_route_rank(cpl_route *route, int rank,
+                                  cpl_route_part *out);
+/* Local. Sums over all ranks (builds every part). */
+CPL_API cpl_status cpl_route_measure(cpl_route *route, cpl_route_stats *out);
+
+/*
+ * The chain of a rank: who hands the recurrent state of each of its real spans
+ * on, and to whom. The spans of one sequence, ordered by offset over all
+ * ranks, are its chain; `level` is the place in it, from 0.
+ */
+typedef struct cpl_link {
+    int64_t level;
+    int prev_rank;     /* -1: the sequence starts here */
+    int next_rank;     /* -1: the chain ends here */
+    int64_t prev_span; /* index of that span on prev_rank */
+    int64_t next_span;
+} cpl_link;
+
+/* Local. One link per real span of the rank, in the order of
+ * cpl_layout_spans(layout, rank, true). Freed with cpl_free. */
+CPL_API cpl_status cpl_layout_chain(const cpl_layout *layout, int rank,
+                                    cpl_link **out, int64_t *n_out);
+
+/* ---- trace: counters, faults ----------------------------------------- */
+
+/*
+ * What this thread (a rank) did since the last reset. Bytes and messages count
+ * only what goes to another rank.
+ */
+typedef struct cpl_counters {
+    int64_t exchanges;  /* plans executed */
+    int64_t sent_bytes; /* all exchanges */
+    int64_t sent_messages;
+    int64_t state_bytes; /* of these: recurrent states handed over */
+    int64_t host_syncs;  /* of the host with a device */
+    int64_t wrong_rows;  /* rows whose traced position was not the expected */
+    double comm_seconds; /* inside exchanges and collectives */
+} cpl_counters;
+CPL_API cpl_counters *cpl_counters_here(void);
+CPL_API void cpl_counters_reset(void);
+/* The sentence about the first wrong row since the reset, or "". */
+CPL_API const char *cpl_trace_first_wrong(void);
+
+/*
+ * Faults that specs plant on the calling rank to prove that the checks catch
+ * them. All zero in every real run.
+ */
+typedef struct cpl_faults {
+    int drop_handoff;   /* GDN: forget the state that comes in */
+    int64_t rope_shift; /* GQA: add this to the rotary positions */
+} cpl_faults;
+CPL_API cpl_faults *cpl_faults_here(void);
+
+/* ---- comm: ranks and bytes -------------------------------------------- */
+
+typedef struct cpl_world cpl_world; /* ranks that are threads of a process */
+typedef struct cpl_comm cpl_comm;   /* one rank's handle on its group */
+
+/* Local. n ranks, 1..1024; every wait ends after deadline_s > 0 seconds. */
+CPL_API cpl_status cpl_world_create(int n, double deadline_s, cpl_world **out);
+/* Local, when no rank runs any more. Its comms die with it. */
+CPL_API void cpl_world_destroy(cpl_world *world);
+/* The handle of `rank`; to be used by one thread at a time. */
+CPL_API cpl_comm *cpl_world_comm(cpl_world *world, int rank);
+/* Local. Declares that `rank` failed; every wait of the others ends with
+ * ABORTED. The first message wins. */
+CPL_API void cpl_world_abort(cpl_world *world, int rank, const char *message);
+/* Local. Declares that `rank` returned; a wait for it then fails at once. */
+CPL_API void cpl_world_leave(cpl_world *world, int rank);
+/* The rank that aborted first, or -1, and its message (""). */
+CPL_API int cpl_world_aborted(const cpl_world *world);
+CPL_API const char *cpl_world_message(const cpl_world *world);
+
+/* Local. A group of one rank, with no world. */
+CPL_API cpl_status cpl_comm_self(cpl_comm **out);
+CPL_API void
+cpl_comm_destroy(cpl_comm *comm); /* self only; a world owns its own */
+
+CPL_API int cpl_comm_rank(const cpl_comm *comm);
+CPL_API int cpl_comm_size(const cpl_comm *comm);
+CPL_API const char *cpl_comm_transport(const cpl_comm *comm); /* "local" */
+/* Collective. */
+CPL_API cpl_status cpl_comm_barrier(cpl_comm *comm);
+/* Collective. Sums n elements (F64, F32, I64) of every rank in rank order, in
+ * place: the same bits on every rank and in every run. */
+CPL_API cpl_status cpl_comm_sum(cpl_comm *comm, void *data, int64_t n,
+                                cpl_dtype dtype);
+/* Collective. The elementwise maximum of n doubles; NaN wins. */
+CPL_API cpl_status cpl_comm_max(cpl_comm *comm, double *data, int64_t n);
+/* Collective. `bytes` bytes of every rank, in rank order, into `out`
+ * (size * bytes). */
+CPL_API cpl_status cpl_comm_gather(cpl_comm *comm, const void *data,
+                                   size_t bytes, void *out);
+/* Collective. The worst status over ranks; OK only if all gave OK. */
+CPL_API cpl_status cpl_comm_agree(cpl_comm *comm, cpl_status mine);
+
+/* ---- tensor ------------------------------------------------------------ */
+
+enum { CPL_MAX_DIMS = 6 };
+
+/*
+ * Rows first, row-major, dense. Read-only from outside but for `data`'s
+ * contents. An activation may carry a trace (the global position of each row)
+ * and the digest of the layout whose rows it holds (0: unknown).
+ */
+typedef struct cpl_tensor {
+    void *data;
+    int64_t *trace; /* one position a row, -1: none; NULL: not traced */
+    uint64_t layout;
+    int64_t shape[CPL_MAX_DIMS];
+    int n_dims;
+    cpl_dtype dtype;
+    cpl_comm *comm; /* whose memory it is; NULL: the heap's */
+    void *block;    /* what to give back; NULL: not owned */
+} cpl_tensor;
+
+/* Local. Zeroed memory of `comm` (NULL: the heap). 1..CPL_MAX_DIMS dims, each
+ * >= 0. Borrows the comm. Errors: INVALID, MEMORY. */
+CPL_API cpl_status cpl_tensor_create(cpl_dtype dtype, int n_dims,
+                                     const int64_t *shape, cpl_comm *comm,
+                                     cpl_tensor **out);
+/* Local. A tensor over memory of somebody else, who must outlive it. */
+CPL_API cpl_status cpl_tensor_wrap(void *data, cpl_dtype dtype, int n_dims,
+                                   const int64_t *shape, cpl_tensor **out);
+CPL_API void cpl_tensor_destroy(cpl_tensor *tensor);
+
+CPL_API int64_t cpl_tensor_n_rows(const cpl_tensor *tensor);
+CPL_API int64_t cpl_tensor_n_elements(const cpl_tensor *tensor);
+/* Elements of one row (the product of all dims but the first). */
+CPL_API int64_t cpl_tensor_width(const cpl_tensor *tensor);
+CPL_API size_t cpl_tensor_bytes(const cpl_tensor *tensor);
+
+/* Local. Says that the rows are those of `rank` in `layout`; with `traced` it
+ * also fills the trace. Errors: MISMATCH (row counts), MEMORY. */
+CPL_API cpl_status cpl_tensor_mark(cpl_tensor *tensor, const cpl_layout *layout,
+                                   int rank, bool traced);
+/* Local. Copies mark and trace from a tensor with as many rows. */
+CPL_API cpl_status cpl_tensor_mark_like(cpl_tensor *tensor,
+                                        const cpl_tensor *other);
+/* Local. Same dtype and shape. */
+CPL_API cpl_status cpl_tensor_copy(cpl_tensor *dst, const cpl_tensor *src);
+CPL_API void cpl_tensor_fill(cpl_tensor *tensor, double value);
+
+/* Local. Compares a traced tensor with the rows that `layout` promises to
+ * `rank`; counts wrong rows and keeps the first sentence ("<who>, rank 1, slot
+ * 17: expected position 33, found 49"). An untraced tensor passes. Returns
+ * MISMATCH only if the tensor is marked with another layout. */
+CPL_API cpl_status cpl_trace_check(const cpl_tensor *tensor,
+                                   const cpl_layout *layout, int rank,
+                                   const char *who);
+
+/* ---- exchange ------------------------------------------------------------ */
+
+/* A plan: one rank's part of a route, bound to a group and a row size. */
+typedef struct cpl_plan cpl_plan;
+
+/*
+ * Collective (all ranks agree or all fail). Prepares moving rows of `width`
+ * elements of `dtype` along `route`. Borrows comm and route. The method is
+ * NULL or "auto", or a name of cpl_plan_methods(). All memory that execution
+ * needs is taken here.
+ * Errors: MISMATCH (ranks of route and group), INVALID, MEMORY, and those of
+ * route building.
+ */
+CPL_API cpl_status cpl_plan_create(cpl_route *route, cpl_comm *comm,
+                                   cpl_dtype dtype, int64_t width,
+                                   const char *method, cpl_plan **out);
+CPL_API void cpl_plan_destroy(cpl_plan *plan);
+CPL_API const char *cpl_plan_method(const cpl_plan *plan);
+CPL_API const char *cpl_plan_methods(void); /* names, separated by spaces */
+/* Bytes and messages that this rank sends to others in one execution. */
+CPL_API int64_t cpl_plan_sent_bytes(const cpl_plan *plan);
+CPL_API int64_t cpl_plan_sent_messages(const cpl_plan *plan);
+/* Whether src and dst of an execution may be the same tensor: the route is
+ * between partitions with equal row counts on this rank. */
+CPL_API bool cpl_plan_in_place(const cpl_plan *plan);
+
+/*
+ * Collective. Moves rows from src to dst (fill rows become 0); start and
+ * finish may be apart, and neither tensor may be touched in between. dst may
+ * be src where cpl_plan_in_place says so; rows that stay are then not touched.
+ * Traces travel along when src has one; dst is marked with the target's
+ * digest. Allocates nothing (but the first trace).
+ * Errors: MISMATCH (rows, width, dtype, or a src marked with another layout:
+ * the text names both), DEADLINE, ABORTED.
+ */
+CPL_API cpl_status cpl_plan_start(cpl_plan *plan, const cpl_tensor *src,
+                                  cpl_tensor *dst);
+CPL_API cpl_status cpl_plan_finish(cpl_plan *plan);
+/*
+ * Collective. The adjoint: gradients of dst's rows travel back and are summed
+ * into d_src in rank order, starting from 0 (rows that nobody saw become 0),
+ * or added to what d_src holds with `accumulate`. May be in place as above
+ * (then without accumulate). Finished by cpl_plan_finish.
+ */
+CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
+                                          const cpl_tensor *d_dst,
+                                          cpl_tensor *d_src, bool accumulate);
+
+/* ---- layer -----------------------------------------------------------------
+ */
+
+/* A layer: a step of the model with parameters. Says which layouts it accepts;
+ * never converts. */
+typedef struct cpl_layer cpl_layer;
+
+typedef struct cpl_gqa_config {
+    int hidden, heads, kv_heads, head_dim, rotary_dim;
+    double rope_theta, eps;
+} cpl_gqa_config;
+typedef struct cpl_gdn_config {
+    int hidden, key_heads, value_heads, key_dim, value_dim, conv, chunk;
+    double eps;
+} cpl_gdn_config;
+typedef struct cpl_mlp_config {
+    int hidden, width;
+} cpl_mlp_config;
+typedef struct cpl_norm_config {
+    int hidden;
+    double eps;
+} cpl_norm_config;
+typedef struct cpl_linear_config {
+    int in, out;
+} cpl_linear_config;
+
+/* Local. Sizes are checked (INVALID names the rule and the numbers). */
+CPL_API cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
+                                 cpl_layer **out);
+CPL_API cpl_status cpl_layer_gdn(const cpl_gdn_config *config, cpl_dtype dtype,
+                                 cpl_layer **out);
+CPL_API cpl_status cpl_layer_mlp(const cpl_mlp_config *config, cpl_dtype dtype,
+                                 cpl_layer **out);
+CPL_API cpl_status cpl_layer_norm(const cpl_norm_config *config,
+                                  cpl_dtype dtype, cpl_layer **out);
+/* Rows of a table [in, out] by tokens (I32, one a row; < 0: a zero row). */
+CPL_API cpl_status cpl_layer_embedding(const cpl_linear_config *config,
+                                       cpl_dtype dtype, cpl_layer **out);
+CPL_API cpl_status cpl_layer_linear(const cpl_linear_config *config,
+                                    cpl_dtype dtype, cpl_layer **out);
+CPL_API void cpl_layer_destroy(cpl_layer *layer);
+
+/* How a parameter is drawn; see cpl_layer_init. */
+typedef struct cpl_param_info {
+    const char *name; /* within the layer: "qkv_proj" */
+    int n_dims;
+    int64_t shape[CPL_MAX_DIMS];
+} cpl_param_info;
+
+CPL_API const char *cpl_layer_kind(const cpl_layer *layer);
+/* Elements of one output row. */
+CPL_API int64_t cpl_layer_out_width(const cpl_layer *layer);
+CPL_API int cpl_layer_n_params(const cpl_layer *layer);
+CPL_API const cpl_param_info *cpl_layer_param(const cpl_layer *layer, int i);
+/* Local. Draws parameter i from the stream (seed, `name`, element). */
+CPL_API cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
+                                  const char *name, cpl_tensor *param);
+/* Local. Borrows n_params parameters and their gradients (which backward adds
+ * to). */
+CPL_API cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
+                                  cpl_tensor *const *grads);
+/*
+ * Collective. Builds routes, plans and buffers for the rows of this rank in
+ * `layout`; `name` stands in its messages. Borrows comm and layout. Adds the
+ * number of routes that it built to *routes_built (may be NULL).
+ */
+CPL_API cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name,
+                                     cpl_comm *comm, const cpl_layout *layout,
+                                     int64_t *routes_built);
+/* Collective. y = layer(x). x and y stay unchanged until backward. */
+CPL_API cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
+                                     cpl_tensor *y);
+/* Collective. dx from dy of the last forward; adds to the parameters'
+ * gradients. dx may be NULL (embedding: must be). */
+CPL_API cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
+                                      cpl_tensor *dx);
+
+#endif

@@ -1,0 +1,344 @@
+/*
+ * kernels.h: every op that computes, as one parameter struct and one entry in
+ * a table per (device, dtype).
+ *
+ * An op folder holds <op>_ref.c (naive, double, readable aloud: the truth) and
+ * <op>_cpu.c (blocked, on BLAS where it pays; compiled once per dtype). The
+ * table "ref" is filled with the references, the table "cpu" with the fast
+ * ones; both obey the contracts below, so a spec compares table with table.
+ *
+ * Contracts. All arrays are dense and row-major unless a stride is named;
+ * strides count elements between rows. Pointers have the table's dtype, but
+ * for positions (int64_t), tokens (int32_t) and spans. Row counts may be 0.
+ * Nothing is allocated; `workspace` holds <op>_workspace(p) bytes, 64-byte
+ * aligned. Outputs must not alias inputs except where said. Gradients of
+ * activations are overwritten; gradients of PARAMETERS (named `grad_*`) are
+ * added to, and may be NULL. Kernels do not fail: sizes are the caller's duty.
+ *
+ * Letters: n rows, D width of a head, H heads, K = key_dim, V = value_dim.
+ */
+#ifndef CPLAB_KERNELS_H
+#define CPLAB_KERNELS_H
+
+#include "cplab.h"
+
+/* y = x / sqrt(mean(x^2) + eps) * (weight + weight_offset) per row; the offset
+ * is 1 for the zero-centred weights of Qwen3.5's norms, else 0. */
+typedef struct cpl_rms_norm {
+    const void *x;      /* [n, D] */
+    const void *weight; /* [D] */
+    void *y;            /* [n, D]; may be x */
+    int64_t n_rows, width;
+    int64_t x_stride, y_stride;
+    double eps, weight_offset;
+} cpl_rms_norm;
+typedef struct cpl_rms_norm_backward {
+    const void *x, *weight, *dy;
+    void *dx;          /* may be dy */
+    void *grad_weight; /* [D] */
+    int64_t n_rows, width;
+    int64_t x_stride, dy_stride, dx_stride;
+    double eps, weight_offset;
+} cpl_rms_norm_backward;
+
+/* y = x / sqrt(mean(x^2) + eps) * weight * silu(z): normalise first, gate
+ * after (Qwen3-Next; transformers modeling_qwen3_next.py). */
+typedef struct cpl_gated_rms_norm {
+    const void *x, *z; /* [n, D] */
+    const void *weight;
+    void *y;
+    int64_t n_rows, width;
+    int64_t heads; /* rows per token: row i's z lies at
+                      (i / heads) * z_stride + (i % heads) * D */
+    int64_t z_stride;
+    double eps;
+} cpl_gated_rms_norm;
+typedef struct cpl_gated_rms_norm_backward {
+    const void *x, *z, *weight, *dy;
+    void *dx, *dz; /* dz has z's strides */
+    void *grad_weight;
+    int64_t n_rows, width, heads, z_stride;
+    double eps;
+} cpl_gated_rms_norm_backward;
+
+/* y = x / sqrt(sum(x^2) + eps) per head: [n, heads, D], row stride given. */
+typedef struct cpl_l2norm {
+    const void *x;
+    void *y; /* may be x */
+    int64_t n_rows, heads, width;
+    int64_t x_stride, y_stride;
+    double eps;
+} cpl_l2norm;
+typedef struct cpl_l2norm_backward {
+    const void *x, *dy;
+    void *dx; /* may be dy */
+    int64_t n_rows, heads, width;
+    int64_t x_stride, dy_stride, dx_stride;
+    double eps;
+} cpl_l2norm_backward;
+
+/* Rotates the first rotary_dim dims of each head, half-split pairing (i with
+ * i + rotary_dim/2), angle position * theta^(-2i/rotary_dim); the rest is
+ * copied. Angles in double. With `inverse` it rotates back (the backward). */
+typedef struct cpl_rope {
+    const void *x; /* [n, heads, D] */
+    void *y;       /* may be x */
+    const int64_t *positions;
+    int64_t n_rows, heads, width, rotary_dim;
+    int64_t x_stride, y_stride;
+    double theta;
+    bool inverse;
+} cpl_rope;
+
+/* Depthwise causal convolution over spans, then SiLU if asked:
+ * pre[t, c] = bias[c] + sum_j weight[c, j] x[t - (W-1) + j, c]. What lies
+ * before a span is its halo, W-1 rows; NULL: zeros. Rows outside the spans
+ * give y = 0 (dx = 0). */
+typedef struct cpl_conv1d {
+    const void *x;      /* [n, C], row stride */
+    const void *weight; /* [C, W] */
+    const void *bias;   /* [C] or NULL */
+    const void *halo;   /* [n_spans, W-1, C] or NULL */
+    void *y;            /* [n, C] dense */
+    const cpl_span *spans;
+    int64_t n_spans, n_rows, channels, width, x_stride;
+    bool silu;
+} cpl_conv1d;
+typedef struct cpl_conv1d_backward {
+    const void *x, *weight, *bias, *halo, *dy;
+    void *dx;    /* [n, C], row stride dx_stride */
+    void *dhalo; /* [n_spans, W-1, C] or NULL */
+    void *grad_weight, *grad_bias;
+    const cpl_span *spans;
+    int64_t n_spans, n_rows, channels, width, x_stride, dx_stride;
+    bool silu;
+} cpl_conv1d_backward;
+
+/* Gates of the delta rule: g = -exp(a_log) softplus(a + dt_bias), beta =
+ * sigmoid(b), per value head (facts of Qwen3-Next and fla, gate.py). */
+typedef struct cpl_gates {
+    const void *a, *b;           /* [n, H], row strides */
+    const void *a_log, *dt_bias; /* [H] */
+    void *g, *beta;              /* [n, H] dense */
+    int64_t n_rows, heads, a_stride, b_stride;
+} cpl_gates;
+typedef struct cpl_gates_backward {
+    const void *a, *b, *a_log, *dt_bias, *dg, *dbeta;
+    void *da, *db; /* strides da_stride, db_stride */
+    void *grad_a_log, *grad_dt_bias;
+    int64_t n_rows, heads, a_stride, b_stride, da_stride, db_stride;
+} cpl_gates_backward;
+
+/*
+ * The gated delta rule (Yang, Kautz, Hatamizadeh, arXiv 2412.06464; chunked
+ * WY form as in flash-linear-attention ops/gated_delta_rule) over spans. Value
+ * head h uses key head h / (value_heads / key_heads). Per token
+ *   S = exp(g) S;  S += k (beta (v - S'k))';  o = scale S'q.
+ * Each span starts from its state_in and leaves its state_out. Only exponents
+ * <= 0 are formed, masks come before exp. Rows outside the spans give o = 0
+ * and zero gradients.
+ */
+typedef struct cpl_gdn {
+    const void *q, *k;    /* [n, key_heads, K], row strides */
+    const void *v;        /* [n, value_heads, V], row stride */
+    const void *g, *beta; /* [n, value_heads] dense */
+    const void *state_in; /* [n_spans, value_heads, K, V]; NULL: zeros */
+    void *o;              /* [n, value_heads, V] dense */
+    void *state_out;      /* [n_spans, value_heads, K, V] or NULL */
+    const cpl_span *spans;
+    int64_t n_spans, n_rows;
+    int64_t key_heads, value_heads, key_dim, value_dim;
+    int64_t q_stride, k_stride, v_stride;
+    int64_t chunk; /* rows per chunk, 1..64 */
+    double scale;
+    void *workspace;
+} cpl_gdn;
+typedef struct cpl_gdn_backward {
+    cpl_gdn forward;         /* its o and state_out are not read */
+    const void *d_o;         /* [n, value_heads, V] dense */
+    const void *d_state_out; /* [n_spans, ...] or NULL */
+    void *dq, *dk, *dv;      /* row strides dq_stride, ... */
+    void *dg, *dbeta;        /* dense */
+    void *d_state_in;        /* [n_spans, ...] or NULL */
+    int64_t dq_stride, dk_stride, dv_stride;
+    void *workspace;
+} cpl_gdn_backward;
+
+/*
+ * The affine summary of spans: state_out = M state_in + B. Reads q-independent
+ * inputs of `gdn` (k, v, g, beta, spans). transition or offset may be NULL.
+ */
+typedef struct cpl_gdn_summary {
+    cpl_gdn gdn;
+    void *transition; /* M: [n_spans, value_heads, K, K] */
+    void *offset;     /* B: [n_spans, value_heads, K, V] */
+    void *workspace;
+} cpl_gdn_summary;
+/* Its adjoint: d_state_in = M' d_state_out + offset; only the offset (the
+ * sweep with d_state_out = 0) is made here. */
+typedef struct cpl_gdn_summary_backward {
+    cpl_gdn gdn;
+    const void *d_o;
+    void *offset; /* [n_spans, value_heads, K, V] */
+    void *workspace;
+} cpl_gdn_summary_backward;
+
+/*
+ * A block of queries and the keys that it may see: query q_slot + i of the
+ * block sees the keys kv_slot .. kv_slot + n_before + i, inclusive.
+ */
+typedef struct cpl_attention_block {
+    int64_t q_slot, n_queries;
+    int64_t kv_slot, n_before;
+} cpl_attention_block;
+
+/* Causal softmax attention over blocks; query head h uses kv head
+ * h / (heads / kv_heads). Never holds a T x T matrix. Queries outside the
+ * blocks give o = 0 and lse = -inf; keys that nobody sees get zero gradients.
+ */
+typedef struct cpl_attention {
+    const void *q; /* [n_queries, heads, D] */
+    const void *k; /* [n_keys, kv_heads, D] */
+    const void *v; /* [n_keys, kv_heads, V] */
+    void *o;       /* [n_queries, heads, V] dense */
+    void *lse;     /* [n_queries, heads]: log sum exp of scaled scores */
+    const cpl_attention_block *blocks;
+    int64_t n_blocks, n_queries, n_keys;
+    int64_t heads, kv_heads, key_dim, value_dim;
+    int64_t q_stride, k_stride, v_stride;
+    double scale;
+    void *workspace;
+} cpl_attention;
+typedef struct cpl_attention_backward {
+    cpl_attention forward; /* o and lse as computed */
+    const void *d_o;       /* [n_queries, heads, V] dense */
+    void *dq, *dk, *dv;    /* row strides dq_stride, dk_stride, dv_stride */
+    int64_t dq_stride, dk_stride, dv_stride;
+    void *workspace;
+} cpl_attention_backward;
+
+/* Merges a partial attention result (o_b, lse_b) into (o, lse), by log-sum-exp:
+ * o -= sigmoid(lse_b - lse) (o - o_b); both -inf: stays 0 and -inf. */
+typedef struct cpl_merge {
+    void *o, *lse; /* [n, heads, V], [n, heads] */
+    const void *o_b, *lse_b;
+    int64_t n_rows, heads, width;
+} cpl_merge;
+
+/* y = x sigmoid(gate), [n, heads, D]; gate and x by row and head strides. */
+typedef struct cpl_sigmoid_gate {
+    const void *x, *gate;
+    void *y; /* dense */
+    int64_t n_rows, heads, width;
+    int64_t gate_stride, gate_head_stride; /* x is dense */
+} cpl_sigmoid_gate;
+typedef struct cpl_sigmoid_gate_backward {
+    const void *x, *gate, *dy;
+    void *dx, *dgate; /* dgate has gate's strides */
+    int64_t n_rows, heads, width;
+    int64_t gate_stride, gate_head_stride;
+} cpl_sigmoid_gate_backward;
+
+/* y = silu(gate) * up. */
+typedef struct cpl_swiglu {
+    const void *gate, *up; /* [n, F], row stride */
+    void *y;               /* [n, F] dense */
+    int64_t n_rows, width, stride;
+} cpl_swiglu;
+typedef struct cpl_swiglu_backward {
+    const void *gate, *up, *dy;
+    void *dgate, *dup; /* row stride as gate and up */
+    int64_t n_rows, width, stride;
+} cpl_swiglu_backward;
+
+/* y[i] = table[tokens[i]]; a token < 0 gives a zero row (and no gradient). */
+typedef struct cpl_embedding {
+    const void *table; /* [vocab, D] */
+    const int32_t *tokens;
+    void *y;
+    int64_t n_rows, width;
+} cpl_embedding;
+typedef struct cpl_embedding_backward {
+    const int32_t *tokens;
+    const void *dy;
+    void *grad_table;
+    int64_t n_rows, width;
+} cpl_embedding_backward;
+
+/* Softmax cross-entropy of rows whose label is >= 0; loss_sum is their sum
+ * (double), dlogits = (softmax - onehot) * grad_scale, 0 for unlabelled rows.
+ * dlogits may be logits, or NULL. */
+typedef struct cpl_cross_entropy {
+    const void *logits; /* [n, vocab] */
+    const int32_t *labels;
+    void *dlogits;
+    double *loss_sum;
+    int64_t n_rows, vocab;
+    double grad_scale;
+} cpl_cross_entropy;
+
+/* c = alpha op(a) op(b) + beta c, row-major; op(a) is [m, k], op(b) [k, n];
+ * ld* are row strides of a, b, c as stored. */
+typedef struct cpl_matmul {
+    const void *a, *b;
+    void *c;
+    int64_t m, n, k, lda, ldb, ldc;
+    bool transpose_a, transpose_b;
+    double alpha, beta;
+} cpl_matmul;
+
+/* y = alpha x + beta y over n elements; with beta = 0, y is only written. */
+typedef struct cpl_axpby {
+    const void *x;
+    void *y;
+    int64_t n;
+    double alpha, beta;
+} cpl_axpby;
+
+/* The table of one (device, dtype). */
+typedef struct cpl_kernels {
+    const char *device; /* "cpu", "ref" */
+    cpl_dtype dtype;
+    void (*rms_norm)(const cpl_rms_norm *p);
+    void (*rms_norm_backward)(const cpl_rms_norm_backward *p);
+    void (*gated_rms_norm)(const cpl_gated_rms_norm *p);
+    void (*gated_rms_norm_backward)(const cpl_gated_rms_norm_backward *p);
+    void (*l2norm)(const cpl_l2norm *p);
+    void (*l2norm_backward)(const cpl_l2norm_backward *p);
+    void (*rope)(const cpl_rope *p);
+    void (*conv1d)(const cpl_conv1d *p);
+    void (*conv1d_backward)(const cpl_conv1d_backward *p);
+    void (*gates)(const cpl_gates *p);
+    void (*gates_backward)(const cpl_gates_backward *p);
+    size_t (*gdn_workspace)(const cpl_gdn *p);
+    void (*gdn)(const cpl_gdn *p);
+    size_t (*gdn_backward_workspace)(const cpl_gdn_backward *p);
+    void (*gdn_backward)(const cpl_gdn_backward *p);
+    size_t (*gdn_summary_workspace)(const cpl_gdn_summary *p);
+    void (*gdn_summary)(const cpl_gdn_summary *p);
+    size_t (*gdn_summary_backward_workspace)(const cpl_gdn_summary_backward *p);
+    void (*gdn_summary_backward)(const cpl_gdn_summary_backward *p);
+    size_t (*attention_workspace)(const cpl_attention *p);
+    void (*attention)(const cpl_attention *p);
+    size_t (*attention_backward_workspace)(const cpl_attention_backward *p);
+    void (*attention_backward)(const cpl_attention_backward *p);
+    void (*merge)(const cpl_merge *p);
+    void (*sigmoid_gate)(const cpl_sigmoid_gate *p);
+    void (*sigmoid_gate_backward)(const cpl_sigmoid_gate_backward *p);
+    void (*swiglu)(const cpl_swiglu *p);
+    void (*swiglu_backward)(const cpl_swiglu_backward *p);
+    void (*embedding)(const cpl_embedding *p);
+    void (*embedding_backward)(const cpl_embedding_backward *p);
+    void (*cross_entropy)(const cpl_cross_entropy *p);
+    void (*matmul)(const cpl_matmul *p);
+    void (*axpby)(const cpl_axpby *p);
+} cpl_kernels;
+
+/* The table, or NULL (with a sentence in cpl_last_error) where there is none:
+ * "cpu" has F32 and F64, "ref" has F64. */
+CPL_API const cpl_kernels *cpl_kernels_for(const char *device, cpl_dtype dtype);
+
+/* Limits the matrix library to one thread; called once by every host. */
+CPL_API void cpl_kernels_one_thread(void);
+
+#endif
