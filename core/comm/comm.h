@@ -63,7 +63,7 @@ struct cpl_comm {
 
 cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out);
 void cpli_comm_free(cpl_comm *comm, void *memory);
-/* Both add their time to the rank's comm_seconds; the caller counts bytes. */
+/* The caller counts time, bytes and messages (trace.h). */
 cpl_status cpli_transfer_start(cpl_comm *comm, const cpli_transfer *transfer);
 cpl_status cpli_transfer_finish(cpl_comm *comm, const cpli_transfer *transfer);
 
