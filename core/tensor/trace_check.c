@@ -3,7 +3,26 @@
  * raises no error by itself; the trace that travels with the rows does.
  */
 #include "base.h"
+#include "tensor.h"
 #include "trace/trace.h"
+
+void cpli_trace_runs(const cpl_tensor *tensor, const cpl_run *runs,
+                     int64_t n_runs, int rank, const char *who)
+{
+    int64_t n_rows = cpl_tensor_n_rows(tensor);
+    int64_t slot = 0;
+    for (int64_t i = 0; i < n_runs; i++)
+        for (int64_t j = 0; j < runs[i].length && slot < n_rows; j++, slot++) {
+            int64_t expected = runs[i].start < 0 ? -1 : runs[i].start + j;
+            if (tensor->trace[slot] != expected)
+                cpli_trace_wrong(1,
+                                 "%s, rank %d, slot %lld: expected position "
+                                 "%lld, found %lld",
+                                 who, rank, (long long)slot,
+                                 (long long)expected,
+                                 (long long)tensor->trace[slot]);
+        }
+}
 
 cpl_status cpl_trace_check(const cpl_tensor *tensor, const cpl_layout *layout,
                            int rank, const char *who)
@@ -19,17 +38,8 @@ cpl_status cpl_trace_check(const cpl_tensor *tensor, const cpl_layout *layout,
     cpl_run *runs;
     CPL_TRY(CPL_ALLOC(n_runs, &runs));
     cpl_status status = cpl_layout_runs(layout, rank, runs);
-    int64_t slot = 0;
-    int64_t n_rows = cpl_tensor_n_rows(tensor);
-    for (int64_t i = 0; status == CPL_OK && i < n_runs; i++)
-        for (int64_t j = 0; j < runs[i].length && slot < n_rows; j++, slot++)
-            if (tensor->trace[slot] != runs[i].start + j)
-                cpli_trace_wrong(1,
-                                 "%s, rank %d, slot %lld: expected position "
-                                 "%lld, found %lld",
-                                 who, rank, (long long)slot,
-                                 (long long)(runs[i].start + j),
-                                 (long long)tensor->trace[slot]);
+    if (status == CPL_OK)
+        cpli_trace_runs(tensor, runs, n_runs, rank, who);
     cpli_free(runs);
     return status;
 }

@@ -1,0 +1,331 @@
+/* chain.c: see chain.h. */
+#include "chain.h"
+
+#include <stdlib.h>
+
+#include "exchange/exchange.h"
+#include "trace/trace.h"
+
+/* ---- prepare
+ * ------------------------------------------------------------------ */
+
+static bool has_prev(const cpl_link *link)
+{
+    return link->prev_rank >= 0;
+}
+
+static bool has_next(const cpl_link *link)
+{
+    return link->next_rank >= 0;
+}
+
+static bool is_head(const cpl_link *link)
+{
+    return !has_prev(link) && has_next(link);
+}
+
+static bool is_middle(const cpl_link *link)
+{
+    return has_prev(link) && has_next(link);
+}
+
+static cpl_status make_subset(const cpli_chain *chain,
+                              bool (*member)(const cpl_link *),
+                              struct cpli_subset *subset)
+{
+    CPL_TRY(CPL_ALLOC(chain->n_spans, &subset->spans));
+    CPL_TRY(CPL_ALLOC(chain->n_spans, &subset->index));
+    subset->n = 0;
+    for (int64_t i = 0; i < chain->n_spans; i++)
+        if (member(&chain->links[i])) {
+            subset->spans[subset->n] = chain->spans[i];
+            subset->index[subset->n++] = i;
+        }
+    return CPL_OK;
+}
+
+static int compare_segments(const void *a, const void *b)
+{
+    const cpl_segment *x = a;
+    const cpl_segment *y = b;
+    if (x->peer != y->peer)
+        return x->peer < y->peer ? -1 : 1;
+    return x->position < y->position ? -1 : x->position > y->position;
+}
+
+/* The states that this rank hands over in `hop` (from level hop - 1 to level
+ * hop). A row of the exchange is a span; its position is where the receiving
+ * span begins, which both sides know. */
+static void hop_segments(const cpli_chain *chain, int64_t hop,
+                         cpl_segment *sends, cpl_segment *receives,
+                         cpl_route_part *part)
+{
+    const cpl_stream *stream = cpl_layout_stream(chain->layer->layout);
+    *part = (cpl_route_part){.sends = sends,
+                             .receives = receives,
+                             .n_source_rows = chain->n_spans,
+                             .n_target_rows = chain->n_spans};
+    for (int64_t i = 0; i < chain->n_spans; i++) {
+        const cpl_span *span = &chain->spans[i];
+        const cpl_link *link = &chain->links[i];
+        int64_t start =
+            cpl_stream_sequence(stream, span->sequence).start + span->offset;
+        if (link->level == hop && has_prev(link))
+            receives[part->n_receives++] =
+                (cpl_segment){.peer = link->prev_rank,
+                              .position = start,
+                              .slot = i,
+                              .peer_slot = link->prev_span,
+                              .length = 1};
+        if (link->level == hop - 1 && has_next(link))
+            sends[part->n_sends++] =
+                (cpl_segment){.peer = link->next_rank,
+                              .position = start + span->length,
+                              .slot = i,
+                              .peer_slot = link->next_span,
+                              .length = 1};
+    }
+    qsort(sends, (size_t)part->n_sends, sizeof *sends, compare_segments);
+    qsort(receives, (size_t)part->n_receives, sizeof *receives,
+          compare_segments);
+}
+
+static int64_t state_width(const cpli_chain *chain)
+{
+    return chain->heads * chain->key_dim * chain->value_dim;
+}
+
+static cpl_status make_plans(cpli_chain *chain, cpl_segment *sends,
+                             cpl_segment *receives)
+{
+    for (int64_t hop = 1; hop <= chain->n_hops; hop++) {
+        cpl_route_part part;
+        hop_segments(chain, hop, sends, receives, &part);
+        if (part.n_sends + part.n_receives > 0)
+            CPL_TRY(cpli_plan_from_parts(
+                &part, chain->layer->comm, chain->layer->dtype,
+                state_width(chain), &chain->plans[hop]));
+    }
+    return CPL_OK;
+}
+
+static cpl_status prepare_hops(cpli_chain *chain)
+{
+    for (int64_t i = 0; i < chain->n_spans; i++) {
+        const cpl_link *link = &chain->links[i];
+        int64_t last = has_next(link) ? link->level + 1 : link->level;
+        chain->n_hops = cpli_max(chain->n_hops, last);
+    }
+    CPL_TRY(CPL_ALLOC(chain->n_hops + 1, &chain->plans));
+    cpl_segment *segments;
+    CPL_TRY(CPL_ALLOC(2 * chain->n_spans, &segments));
+    cpl_status status = make_plans(chain, segments, segments + chain->n_spans);
+    cpli_free(segments);
+    return status;
+}
+
+static size_t summary_workspace(const cpli_chain *chain, const cpl_gdn *gdn)
+{
+    const cpl_kernels *kernels = chain->layer->kernels;
+    cpl_gdn_summary summary = {.gdn = *gdn};
+    cpl_gdn_summary_backward backward = {.gdn = *gdn};
+    size_t bytes = kernels->gdn_summary_workspace(&summary);
+    size_t more = kernels->gdn_summary_backward_workspace(&backward);
+    return bytes > more ? bytes : more;
+}
+
+static cpl_status prepare_buffers(cpli_chain *chain, const cpl_gdn *gdn)
+{
+    cpl_layer *layer = chain->layer;
+    int64_t state = state_width(chain);
+    int64_t square = chain->heads * chain->key_dim * chain->key_dim;
+    int64_t n_middles = chain->middles.n;
+    CPL_TRY(cpli_layer_tensor(layer, chain->n_spans, state, &chain->state_in));
+    CPL_TRY(cpli_layer_tensor(layer, chain->n_spans, state, &chain->state_out));
+    CPL_TRY(
+        cpli_layer_tensor(layer, chain->n_spans, state, &chain->d_state_in));
+    CPL_TRY(
+        cpli_layer_tensor(layer, chain->n_spans, state, &chain->d_state_out));
+    CPL_TRY(cpli_layer_tensor(layer, n_middles, square, &chain->transition));
+    CPL_TRY(cpli_layer_tensor(layer, chain->heads_of_chains.n, state,
+                              &chain->head_offset));
+    CPL_TRY(cpli_layer_tensor(layer, n_middles, state, &chain->middle_offset));
+    CPL_TRY(cpli_layer_tensor(layer, chain->followers.n, state,
+                              &chain->back_offset));
+    return cpli_layer_scratch(layer, summary_workspace(chain, gdn),
+                              &chain->workspace);
+}
+
+cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,
+                              const cpl_gdn *gdn)
+{
+    int rank = cpl_comm_rank(layer->comm);
+    int64_t n_links;
+    *chain = (cpli_chain){.layer = layer,
+                          .heads = gdn->value_heads,
+                          .key_dim = gdn->key_dim,
+                          .value_dim = gdn->value_dim};
+    CPL_TRY(cpl_layout_spans(layer->layout, rank, true, &chain->spans,
+                             &chain->n_spans));
+    CPL_TRY(cpl_layout_chain(layer->layout, rank, &chain->links, &n_links));
+    CPL_ASSERT(n_links == chain->n_spans);
+    CPL_TRY(make_subset(chain, is_head, &chain->heads_of_chains));
+    CPL_TRY(make_subset(chain, is_middle, &chain->middles));
+    CPL_TRY(make_subset(chain, has_prev, &chain->followers));
+    CPL_TRY(prepare_hops(chain));
+    return prepare_buffers(chain, gdn);
+}
+
+static void release_subset(struct cpli_subset *subset)
+{
+    cpli_free(subset->spans);
+    cpli_free(subset->index);
+}
+
+void cpli_chain_release(cpli_chain *chain)
+{
+    for (int64_t i = 0; chain->plans != NULL && i <= chain->n_hops; i++)
+        cpl_plan_destroy(chain->plans[i]);
+    cpli_free(chain->plans);
+    release_subset(&chain->heads_of_chains);
+    release_subset(&chain->middles);
+    release_subset(&chain->followers);
+    cpl_free(chain->links);
+    cpl_free(chain->spans);
+    *chain = (cpli_chain){0};
+}
+
+/* ---- execution
+ * ------------------------------------------------------------------- */
+
+static void *state_of(const cpli_chain *chain, const cpl_tensor *states,
+                      int64_t i)
+{
+    return cpli_at(chain->layer, states->data, i * state_width(chain));
+}
+
+static void copy_state(const cpli_chain *chain, const cpl_tensor *from,
+                       int64_t i, const cpl_tensor *to, int64_t j)
+{
+    size_t bytes =
+        (size_t)state_width(chain) * cpl_dtype_bytes(chain->layer->dtype);
+    memcpy(state_of(chain, to, j), state_of(chain, from, i), bytes);
+}
+
+/* out = M in + out, head by head (M' in the backward). */
+static void apply_transition(const cpli_chain *chain, int64_t middle,
+                             bool transpose, const void *in, void *out)
+{
+    const cpl_layer *layer = chain->layer;
+    int64_t K = chain->key_dim;
+    int64_t V = chain->value_dim;
+    for (int64_t h = 0; h < chain->heads; h++)
+        layer->kernels->matmul(
+            &(cpl_matmul){.a = cpli_at(layer, chain->transition->data,
+                                       (middle * chain->heads + h) * K * K),
+                          .b = cpli_at(layer, in, h * K * V),
+                          .c = cpli_at(layer, out, h * K * V),
+                          .m = K,
+                          .n = V,
+                          .k = K,
+                          .lda = K,
+                          .ldb = V,
+                          .ldc = V,
+                          .transpose_a = transpose,
+                          .alpha = 1,
+                          .beta = 1});
+}
+
+static cpl_gdn restrict_to(const cpl_gdn *gdn, const struct cpli_subset *subset)
+{
+    cpl_gdn restricted = *gdn;
+    restricted.spans = subset->spans;
+    restricted.n_spans = subset->n;
+    restricted.state_in = NULL;
+    return restricted;
+}
+
+static void summarise(cpli_chain *chain, const cpl_gdn *gdn,
+                      const struct cpli_subset *subset,
+                      const cpl_tensor *transition, const cpl_tensor *offset)
+{
+    if (subset->n == 0)
+        return;
+    chain->layer->kernels->gdn_summary(&(cpl_gdn_summary){
+        .gdn = restrict_to(gdn, subset),
+        .transition = transition != NULL ? transition->data : NULL,
+        .offset = offset->data,
+        .workspace = chain->workspace});
+}
+
+/* Runs one hop and counts what it handed to other ranks. */
+static cpl_status run_hop(cpli_chain *chain, int64_t hop, bool adjoint)
+{
+    cpl_plan *plan = chain->plans[hop];
+    if (plan == NULL)
+        return CPL_OK;
+    int64_t before = cpl_counters_here()->sent_bytes;
+    if (adjoint)
+        CPL_TRY(cpl_plan_start_adjoint(plan, chain->d_state_in,
+                                       chain->d_state_out, true));
+    else
+        CPL_TRY(cpl_plan_start(plan, chain->state_out, chain->state_in));
+    CPL_TRY(cpl_plan_finish(plan));
+    cpl_counters_here()->state_bytes +=
+        cpl_counters_here()->sent_bytes - before;
+    return CPL_OK;
+}
+
+cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
+{
+    summarise(chain, gdn, &chain->heads_of_chains, NULL, chain->head_offset);
+    summarise(chain, gdn, &chain->middles, chain->transition,
+              chain->middle_offset);
+    for (int64_t i = 0; i < chain->heads_of_chains.n; i++)
+        copy_state(chain, chain->head_offset, i, chain->state_out,
+                   chain->heads_of_chains.index[i]);
+    for (int64_t hop = 1; hop <= chain->n_hops; hop++) {
+        CPL_TRY(run_hop(chain, hop, false));
+        for (int64_t i = 0; i < chain->middles.n; i++) {
+            int64_t span = chain->middles.index[i];
+            if (chain->links[span].level != hop)
+                continue;
+            copy_state(chain, chain->middle_offset, i, chain->state_out, span);
+            apply_transition(chain, i, false,
+                             state_of(chain, chain->state_in, span),
+                             state_of(chain, chain->state_out, span));
+        }
+    }
+    if (cpl_faults_here()->drop_handoff != 0)
+        cpl_tensor_fill(chain->state_in, 0);
+    return CPL_OK;
+}
+
+cpl_status cpli_chain_backward(cpli_chain *chain, const cpl_gdn *gdn,
+                               const void *d_o)
+{
+    cpl_tensor_fill(chain->d_state_out, 0);
+    if (chain->followers.n > 0)
+        chain->layer->kernels->gdn_summary_backward(&(cpl_gdn_summary_backward){
+            .gdn = restrict_to(gdn, &chain->followers),
+            .d_o = d_o,
+            .offset = chain->back_offset->data,
+            .workspace = chain->workspace});
+    for (int64_t hop = chain->n_hops; hop >= 1; hop--) {
+        int64_t middle = 0; /* followers hold the middles in the same order */
+        for (int64_t i = 0; i < chain->followers.n; i++) {
+            int64_t span = chain->followers.index[i];
+            bool is_mid = is_middle(&chain->links[span]);
+            int64_t m = is_mid ? middle++ : -1;
+            if (chain->links[span].level != hop)
+                continue;
+            copy_state(chain, chain->back_offset, i, chain->d_state_in, span);
+            if (is_mid)
+                apply_transition(chain, m, true,
+                                 state_of(chain, chain->d_state_out, span),
+                                 state_of(chain, chain->d_state_in, span));
+        }
+        CPL_TRY(run_hop(chain, hop, true));
+    }
+    return CPL_OK;
+}

@@ -1,0 +1,55 @@
+/*
+ * chain.h: the hand-over of recurrent states along the chain of runs of each
+ * sequence, whoever owns them: one message per hop and pair of ranks for all
+ * sequences together.
+ *
+ * A span's effect on the state is affine, S_out = M S_in + B, and so is its
+ * adjoint, dS_in = M' dS_out + b. Each rank makes (M, B) of its spans without
+ * waiting; what travels from hop to hop is the state alone, and the full
+ * kernel then starts every span from its true state at once. (Affine
+ * summaries: flash-linear-attention, ops/cp; there they are gathered from all
+ * ranks to all, here the state walks, so that many chains stay cheap.)
+ */
+#ifndef CPLI_CHAIN_H
+#define CPLI_CHAIN_H
+
+#include "layer.h"
+
+typedef struct cpli_chain {
+    cpl_layer *layer;
+    int64_t heads, key_dim, value_dim; /* value heads */
+
+    cpl_span *spans; /* the real spans of this rank */
+    cpl_link *links; /* one each */
+    int64_t n_spans;
+    int64_t n_hops;   /* of this rank: its hops are 1 .. n_hops */
+    cpl_plan **plans; /* [n_hops + 1]; NULL where this rank has no part */
+
+    /* Spans that the summaries are made for, gathered by what they need. */
+    struct cpli_subset {
+        cpl_span *spans;
+        int64_t *index; /* into spans above */
+        int64_t n;
+    } heads_of_chains, /* first of a chain, with a successor: B only */
+        middles,       /* with predecessor and successor: M and B */
+        followers;     /* with a predecessor: b of the backward */
+
+    cpl_tensor *state_in, *state_out;     /* [n_spans, H * K * V] */
+    cpl_tensor *d_state_in, *d_state_out; /* likewise */
+    cpl_tensor *transition;               /* M: [middles, H * K * K] */
+    cpl_tensor *head_offset, *middle_offset, *back_offset;
+    void *workspace; /* of the summaries */
+} cpli_chain;
+
+/* Collective. `gdn` holds the sizes and strides (no data yet). */
+cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,
+                              const cpl_gdn *gdn);
+void cpli_chain_release(cpli_chain *chain);
+
+/* Collective. Fills state_in from the inputs in `gdn` (k, v, g, beta). */
+cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn);
+/* Collective. Fills d_state_out; `gdn` as in forward with q, and d_o. */
+cpl_status cpli_chain_backward(cpli_chain *chain, const cpl_gdn *gdn,
+                               const void *d_o);
+
+#endif

@@ -1,0 +1,312 @@
+/*
+ * layer.c: what all layers do alike: parameters, buffers, and the checks
+ * around forward and backward.
+ */
+#include "layer.h"
+
+#include <math.h>
+
+cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
+                             cpl_dtype dtype, cpl_layer **out)
+{
+    const cpl_kernels *kernels = cpl_kernels_for("cpu", dtype);
+    if (kernels == NULL)
+        return CPL_UNSUPPORTED;
+    cpl_layer *layer;
+    CPL_TRY(cpli_alloc(1, bytes, (void **)&layer));
+    layer->ops = ops;
+    layer->kernels = kernels;
+    layer->dtype = dtype;
+    *out = layer;
+    return CPL_OK;
+}
+
+void cpli_layer_param(cpl_layer *layer, const char *name, cpli_draw draw,
+                      int64_t rows, int64_t columns)
+{
+    CPL_ASSERT(layer->n_params < CPLI_MAX_PARAMS);
+    cpl_param_info *info = &layer->params[layer->n_params];
+    layer->draws[layer->n_params++] = draw;
+    info->name = name;
+    info->n_dims = columns > 0 ? 2 : 1;
+    info->shape[0] = rows;
+    info->shape[1] = columns;
+}
+
+cpl_status cpli_layer_tensor(cpl_layer *layer, int64_t rows, int64_t width,
+                             cpl_tensor **out)
+{
+    cpl_tensor *tensor;
+    int64_t shape[] = {rows, width};
+    CPL_TRY(cpli_realloc((void **)&layer->tensors, (size_t)layer->n_tensors + 1,
+                         sizeof *layer->tensors));
+    CPL_TRY(cpl_tensor_create(layer->dtype, 2, shape, layer->comm, &tensor));
+    layer->tensors[layer->n_tensors++] = tensor;
+    *out = tensor;
+    return CPL_OK;
+}
+
+cpl_status cpli_layer_scratch(cpl_layer *layer, size_t bytes, void **out)
+{
+    cpl_tensor *tensor;
+    size_t element = cpl_dtype_bytes(layer->dtype);
+    int64_t n = (int64_t)((bytes + element - 1) / element);
+    CPL_TRY(cpli_layer_tensor(layer, n, 1, &tensor));
+    *out = tensor->data;
+    return CPL_OK;
+}
+
+void cpli_project(const cpl_layer *layer, int i, const void *x, int64_t ldx,
+                  void *y, int64_t ldy)
+{
+    const cpl_param_info *info = &layer->params[i];
+    layer->kernels->matmul(&(cpl_matmul){.a = x,
+                                         .b = cpli_weight(layer, i),
+                                         .c = y,
+                                         .m = layer->n_rows,
+                                         .n = info->shape[0],
+                                         .k = info->shape[1],
+                                         .lda = ldx,
+                                         .ldb = info->shape[1],
+                                         .ldc = ldy,
+                                         .transpose_b = true,
+                                         .alpha = 1});
+}
+
+void cpli_project_backward(const cpl_layer *layer, int i, const void *x,
+                           int64_t ldx, const void *dy, int64_t lddy, void *dx,
+                           int64_t lddx, bool accumulate)
+{
+    int64_t out = layer->params[i].shape[0];
+    int64_t in = layer->params[i].shape[1];
+    layer->kernels->matmul(&(cpl_matmul){.a = dy,
+                                         .b = x,
+                                         .c = cpli_grad(layer, i),
+                                         .m = out,
+                                         .n = in,
+                                         .k = layer->n_rows,
+                                         .lda = lddy,
+                                         .ldb = ldx,
+                                         .ldc = in,
+                                         .transpose_a = true,
+                                         .alpha = 1,
+                                         .beta = 1});
+    if (dx == NULL)
+        return;
+    layer->kernels->matmul(&(cpl_matmul){.a = dy,
+                                         .b = cpli_weight(layer, i),
+                                         .c = dx,
+                                         .m = layer->n_rows,
+                                         .n = in,
+                                         .k = out,
+                                         .lda = lddy,
+                                         .ldb = in,
+                                         .ldc = lddx,
+                                         .alpha = 1,
+                                         .beta = accumulate ? 1 : 0});
+}
+
+cpl_status cpli_check_view(const cpl_tensor *tensor, const cpl_view *view,
+                           int rank, const char *who)
+{
+    if (tensor->trace == NULL)
+        return CPL_OK;
+    int64_t n_runs;
+    CPL_TRY(cpl_view_n_runs(view, rank, &n_runs));
+    cpl_run *runs;
+    CPL_TRY(CPL_ALLOC(n_runs, &runs));
+    cpl_status status = cpl_view_runs(view, rank, runs);
+    if (status == CPL_OK)
+        cpli_trace_runs(tensor, runs, n_runs, rank, who);
+    cpli_free(runs);
+    return status;
+}
+
+/* ---- the public face ------------------------------------------------------
+ */
+
+const char *cpl_layer_kind(const cpl_layer *layer)
+{
+    return layer->ops->kind;
+}
+
+int64_t cpl_layer_out_width(const cpl_layer *layer)
+{
+    return layer->out_width;
+}
+
+int cpl_layer_n_params(const cpl_layer *layer)
+{
+    return layer->n_params;
+}
+
+const cpl_param_info *cpl_layer_param(const cpl_layer *layer, int i)
+{
+    return i >= 0 && i < layer->n_params ? &layer->params[i] : NULL;
+}
+
+static double draw(cpli_draw how, uint64_t key, uint64_t i, int64_t columns)
+{
+    switch (how) {
+    case CPLI_DRAW_ZERO:
+        break;
+    case CPLI_DRAW_ONE:
+        return 1;
+    case CPLI_DRAW_NORMAL:
+        return 0.02 * cpl_random_normal(key, i);
+    case CPLI_DRAW_CONV:
+        return (2 * cpl_random_uniform(key, i) - 1) / sqrt((double)columns);
+    case CPLI_DRAW_DECAY: {
+        double low = log(1e-3);
+        return low + (log(16.0) - low) * cpl_random_uniform(key, i);
+    }
+    }
+    return 0;
+}
+
+static cpl_status check_param(const cpl_layer *layer, int i,
+                              const cpl_tensor *tensor)
+{
+    const cpl_param_info *info = &layer->params[i];
+    bool same = tensor->dtype == layer->dtype && tensor->n_dims == info->n_dims;
+    for (int d = 0; same && d < info->n_dims; d++)
+        same = tensor->shape[d] == info->shape[d];
+    if (same)
+        return CPL_OK;
+    return cpli_fail(
+        CPL_MISMATCH,
+        "%s: parameter %s is %s of %lld x %lld, not what was given",
+        layer->ops->kind, info->name, cpl_dtype_name(layer->dtype),
+        (long long)info->shape[0], (long long)cpli_max(info->shape[1], 1));
+}
+
+cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
+                          const char *name, cpl_tensor *param)
+{
+    if (i < 0 || i >= layer->n_params)
+        return cpli_fail(CPL_INVALID, "%s: no parameter %d of %d",
+                         layer->ops->kind, i, layer->n_params);
+    CPL_TRY(check_param(layer, i, param));
+    uint64_t key = cpl_random_key(seed, name);
+    int64_t n = cpl_tensor_n_elements(param);
+    for (int64_t j = 0; j < n; j++)
+        cpl_dtype_store(
+            param->dtype, param->data, j,
+            draw(layer->draws[i], key, (uint64_t)j, layer->params[i].shape[1]));
+    return CPL_OK;
+}
+
+cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
+                          cpl_tensor *const *grads)
+{
+    for (int i = 0; i < layer->n_params; i++) {
+        CPL_TRY(check_param(layer, i, params[i]));
+        CPL_TRY(check_param(layer, i, grads[i]));
+    }
+    memcpy(layer->weights, params, (size_t)layer->n_params * sizeof *params);
+    memcpy(layer->grads, grads, (size_t)layer->n_params * sizeof *grads);
+    return CPL_OK;
+}
+
+static void release(cpl_layer *layer)
+{
+    if (layer->ops->release != NULL)
+        layer->ops->release(layer);
+    for (int64_t i = 0; i < layer->n_tensors; i++)
+        cpl_tensor_destroy(layer->tensors[i]);
+    cpli_free(layer->tensors);
+    cpli_free(layer->name);
+    layer->tensors = NULL;
+    layer->n_tensors = 0;
+    layer->name = NULL;
+    layer->layout = NULL;
+    layer->x = NULL;
+}
+
+void cpl_layer_destroy(cpl_layer *layer)
+{
+    if (layer == NULL)
+        return;
+    release(layer);
+    cpli_free(layer);
+}
+
+static cpl_status prepare(cpl_layer *layer, const char *name, cpl_comm *comm,
+                          const cpl_layout *layout, int64_t *routes_built)
+{
+    int size = cpl_comm_size(comm);
+    if (cpl_layout_n_ranks(layout) != size)
+        return cpli_fail(CPL_MISMATCH, "%s: %d ranks in %s, %d in the group",
+                         name, cpl_layout_n_ranks(layout),
+                         cpl_layout_describe(layout), size);
+    CPL_TRY(cpli_text(&layer->name, "%s", name));
+    CPL_TRY(cpl_layout_n_local(layout, cpl_comm_rank(comm), &layer->n_rows));
+    layer->comm = comm;
+    layer->layout = layout;
+    if (layer->ops->prepare == NULL)
+        return CPL_OK;
+    return layer->ops->prepare(layer, routes_built);
+}
+
+cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name, cpl_comm *comm,
+                             const cpl_layout *layout, int64_t *routes_built)
+{
+    int64_t built = 0;
+    release(layer);
+    cpl_status status = prepare(layer, name, comm, layout, &built);
+    status = cpl_comm_agree(comm, status);
+    if (status != CPL_OK) {
+        release(layer);
+        return status;
+    }
+    if (routes_built != NULL)
+        *routes_built += built;
+    return CPL_OK;
+}
+
+static cpl_status check_rows(const cpl_layer *layer, const char *what,
+                             const cpl_tensor *tensor, int64_t width,
+                             cpl_dtype dtype)
+{
+    if (layer->layout == NULL)
+        return cpli_fail(CPL_INVALID, "%s: not prepared", layer->ops->kind);
+    if (tensor->dtype != dtype || cpl_tensor_n_rows(tensor) != layer->n_rows ||
+        cpl_tensor_width(tensor) != width)
+        return cpli_fail(CPL_MISMATCH,
+                         "%s: %s is %s of %lld x %lld, expected %s of %lld x "
+                         "%lld",
+                         layer->name, what, cpl_dtype_name(tensor->dtype),
+                         (long long)cpl_tensor_n_rows(tensor),
+                         (long long)cpl_tensor_width(tensor),
+                         cpl_dtype_name(dtype), (long long)layer->n_rows,
+                         (long long)width);
+    return CPL_OK;
+}
+
+cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
+                             cpl_tensor *y)
+{
+    cpl_dtype in_dtype = layer->takes_tokens ? CPL_I32 : layer->dtype;
+    CPL_TRY(check_rows(layer, "x", x, layer->in_width, in_dtype));
+    CPL_TRY(check_rows(layer, "y", y, layer->out_width, layer->dtype));
+    CPL_TRY(cpl_trace_check(x, layer->layout, cpl_comm_rank(layer->comm),
+                            layer->name));
+    layer->x = x;
+    CPL_TRY(layer->ops->forward(layer, x, y));
+    return cpl_tensor_mark_like(y, x);
+}
+
+cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
+                              cpl_tensor *dx)
+{
+    CPL_TRY(check_rows(layer, "dy", dy, layer->out_width, layer->dtype));
+    if (dx != NULL)
+        CPL_TRY(check_rows(layer, "dx", dx, layer->in_width, layer->dtype));
+    if (layer->x == NULL)
+        return cpli_fail(CPL_INVALID, "%s: backward before forward",
+                         layer->name);
+    CPL_TRY(cpl_trace_check(dy, layer->layout, cpl_comm_rank(layer->comm),
+                            layer->name));
+    CPL_TRY(layer->ops->backward(layer, dy, dx));
+    return dx != NULL ? cpl_tensor_mark_like(dx, dy) : CPL_OK;
+}

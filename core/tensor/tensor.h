@@ -1,0 +1,12 @@
+/* tensor.h: what layers and exchanges need of tensors beyond cplab.h. */
+#ifndef CPLI_TENSOR_H
+#define CPLI_TENSOR_H
+
+#include "cplab.h"
+
+/* Compares the trace of `tensor`, which must have one, with runs (fill: -1);
+ * counts the wrong rows and keeps the first sentence. */
+void cpli_trace_runs(const cpl_tensor *tensor, const cpl_run *runs,
+                     int64_t n_runs, int rank, const char *who);
+
+#endif
