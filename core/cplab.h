@@ -467,6 +467,20 @@ CPL_API cpl_status cpl_tensor_mark_like(cpl_tensor *tensor,
 CPL_API cpl_status cpl_tensor_copy(cpl_tensor *dst, const cpl_tensor *src);
 CPL_API void cpl_tensor_fill(cpl_tensor *tensor, double value);
 
+/* Sums over rows: |x - r|^2 and |r|^2, and the largest row of either. */
+typedef struct cpl_difference {
+    double difference2;
+    double reference2;
+    double worst_row;   /* max over rows of |x - r| */
+    double largest_row; /* max over rows of |r| */
+} cpl_difference;
+/* Local. Row i of x against row rows[i] of the reference (NULL: row i). A NaN
+ * in either shows in the result. */
+CPL_API cpl_status cpl_tensor_difference(const cpl_tensor *x,
+                                         const cpl_tensor *reference,
+                                         const int64_t *rows,
+                                         cpl_difference *out);
+
 /* Local. Compares a traced tensor with the rows that `layout` promises to
  * `rank`; counts wrong rows and keeps the first sentence ("<who>, rank 1, slot
  * 17: expected position 33, found 49"). An untraced tensor passes. Returns

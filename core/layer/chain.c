@@ -173,7 +173,10 @@ cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,
     CPL_TRY(make_subset(chain, is_middle, &chain->middles));
     CPL_TRY(make_subset(chain, has_prev, &chain->followers));
     CPL_TRY(prepare_hops(chain));
-    return prepare_buffers(chain, gdn);
+    cpl_gdn all = *gdn;
+    all.spans = chain->spans;
+    all.n_spans = chain->n_spans;
+    return prepare_buffers(chain, &all);
 }
 
 static void release_subset(struct cpli_subset *subset)

@@ -1,0 +1,55 @@
+/* compare.c: how far a tensor is from its reference, by the two norms that
+ * parity is made of (DESIGN, section 9.9). */
+#include <math.h>
+
+#include "base.h"
+
+static void compare_row(const cpl_tensor *x, int64_t row,
+                        const cpl_tensor *reference, int64_t reference_row,
+                        cpl_difference *sum)
+{
+    int64_t width = cpl_tensor_width(x);
+    double difference = 0;
+    double norm = 0;
+    for (int64_t j = 0; j < width; j++) {
+        double r = cpl_dtype_load(reference->dtype, reference->data,
+                                  reference_row * width + j);
+        double d = cpl_dtype_load(x->dtype, x->data, row * width + j) - r;
+        difference += d * d;
+        norm += r * r;
+    }
+    sum->difference2 += difference;
+    sum->reference2 += norm;
+    /* A NaN must win; a plain maximum would lose it. */
+    if (!(sqrt(difference) <= sum->worst_row))
+        sum->worst_row = sqrt(difference);
+    if (!(sqrt(norm) <= sum->largest_row))
+        sum->largest_row = sqrt(norm);
+}
+
+cpl_status cpl_tensor_difference(const cpl_tensor *x,
+                                 const cpl_tensor *reference,
+                                 const int64_t *rows, cpl_difference *out)
+{
+    int64_t n_rows = cpl_tensor_n_rows(x);
+    int64_t n_reference = cpl_tensor_n_rows(reference);
+    if (cpl_tensor_width(x) != cpl_tensor_width(reference) ||
+        (rows == NULL && n_rows != n_reference))
+        return cpli_fail(CPL_MISMATCH,
+                         "compare: %lld x %lld against a reference of %lld x "
+                         "%lld",
+                         (long long)n_rows, (long long)cpl_tensor_width(x),
+                         (long long)n_reference,
+                         (long long)cpl_tensor_width(reference));
+    cpl_difference sum = {0};
+    for (int64_t i = 0; i < n_rows; i++) {
+        int64_t row = rows != NULL ? rows[i] : i;
+        if (row < 0 || row >= n_reference)
+            return cpli_fail(CPL_INVALID,
+                             "compare: row %lld of a reference of %lld rows",
+                             (long long)row, (long long)n_reference);
+        compare_row(x, i, reference, row, &sum);
+    }
+    *out = sum;
+    return CPL_OK;
+}
