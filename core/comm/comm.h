@@ -43,7 +43,8 @@ typedef struct cpli_comm_ops {
     const char *name;
     cpl_status (*alloc)(cpl_comm *comm, size_t bytes, void **out); /* zeroed */
     void (*free)(cpl_comm *comm, void *memory);
-    /* The transfer and its arrays stay untouched until finish returns OK. */
+    /* The transfer and its arrays stay untouched until finish returns; every
+     * start has its finish, in any order. */
     cpl_status (*start)(cpl_comm *comm, const cpli_transfer *transfer);
     cpl_status (*finish)(cpl_comm *comm, const cpli_transfer *transfer);
     cpl_status (*barrier)(cpl_comm *comm);
@@ -61,13 +62,22 @@ struct cpl_comm {
     int size;
 };
 
-cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out);
-void cpli_comm_free(cpl_comm *comm, void *memory);
+/* Exported for the driver programs of spec/c. */
+CPL_API cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out);
+CPL_API void cpli_comm_free(cpl_comm *comm, void *memory);
 /* The caller counts time, bytes and messages (trace.h). */
-cpl_status cpli_transfer_start(cpl_comm *comm, const cpli_transfer *transfer);
-cpl_status cpli_transfer_finish(cpl_comm *comm, const cpli_transfer *transfer);
+CPL_API cpl_status cpli_transfer_start(cpl_comm *comm,
+                                       const cpli_transfer *transfer);
+CPL_API cpl_status cpli_transfer_finish(cpl_comm *comm,
+                                        const cpli_transfer *transfer);
 
-/* dst[i] += src[i] for n elements of dtype (F64, F32, I64, I32). */
+/* Whether elements of dtype can be added: all but BF16. */
+bool cpli_can_add(cpl_dtype dtype);
+/* dst[i] += src[i] for n elements of dtype; integers wrap around. */
 void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n);
+/* a and b, which do not overlap, change places. */
+void cpli_swap_bytes(void *a, void *b, size_t bytes);
+/* Carries out a received piece whose sender is the rank itself. */
+void cpli_move_within(const cpli_transfer *transfer, const cpli_piece *piece);
 
 #endif

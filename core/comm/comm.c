@@ -1,0 +1,168 @@
+/*
+ * comm.c: the public face of every transport, and the collectives that are
+ * the same for all of them because they rest on gather.
+ */
+#include "comm.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* What max and agree gather at a time, over all ranks; it stands on the
+ * stack, so that neither can run out of memory on one rank alone. */
+enum { GATHER_BYTES = 32768 };
+
+int cpl_comm_rank(const cpl_comm *comm)
+{
+    return comm->rank;
+}
+
+int cpl_comm_size(const cpl_comm *comm)
+{
+    return comm->size;
+}
+
+const char *cpl_comm_transport(const cpl_comm *comm)
+{
+    return comm->ops->name;
+}
+
+void cpl_comm_destroy(cpl_comm *comm)
+{
+    if (comm != NULL && comm->ops->destroy != NULL)
+        comm->ops->destroy(comm);
+}
+
+cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out)
+{
+    return comm->ops->alloc(comm, bytes, out);
+}
+
+void cpli_comm_free(cpl_comm *comm, void *memory)
+{
+    comm->ops->free(comm, memory);
+}
+
+cpl_status cpli_transfer_start(cpl_comm *comm, const cpli_transfer *transfer)
+{
+    return comm->ops->start(comm, transfer);
+}
+
+cpl_status cpli_transfer_finish(cpl_comm *comm, const cpli_transfer *transfer)
+{
+    return comm->ops->finish(comm, transfer);
+}
+
+/* Adds the time since `since` to what the rank spent in communication. */
+static cpl_status counted(double since, cpl_status status)
+{
+    cpl_counters_here()->comm_seconds += cpl_clock() - since;
+    return status;
+}
+
+cpl_status cpl_comm_barrier(cpl_comm *comm)
+{
+    double since = cpl_clock();
+    return counted(since, comm->ops->barrier(comm));
+}
+
+cpl_status cpl_comm_sum(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype)
+{
+    if ((unsigned)dtype >= CPL_N_DTYPES || !cpli_can_add(dtype))
+        return cpli_fail(CPL_UNSUPPORTED, "comm: no sum of %s",
+                         cpl_dtype_name(dtype));
+    if (n < 0)
+        return cpli_fail(CPL_INVALID, "comm: a sum of %lld elements",
+                         (long long)n);
+    double since = cpl_clock();
+    return counted(since, comm->ops->sum(comm, data, n, dtype));
+}
+
+cpl_status cpl_comm_gather(cpl_comm *comm, const void *data, size_t bytes,
+                           void *out)
+{
+    double since = cpl_clock();
+    return counted(since, comm->ops->gather(comm, data, bytes, out));
+}
+
+/* How many items of `size` bytes of every rank fit into GATHER_BYTES. */
+static cpl_status items_at_once(const cpl_comm *comm, size_t size, int64_t *out)
+{
+    size_t n = GATHER_BYTES / size / (size_t)comm->size;
+    if (n == 0)
+        return cpli_fail(CPL_UNSUPPORTED, "comm: %d ranks, more than %zu",
+                         comm->size, GATHER_BYTES / size);
+    *out = (int64_t)n;
+    return CPL_OK;
+}
+
+static double larger(double a, double b)
+{
+    if (isnan(a) || isnan(b))
+        return NAN;
+    return a > b ? a : b;
+}
+
+cpl_status cpl_comm_max(cpl_comm *comm, double *data, int64_t n)
+{
+    double all[GATHER_BYTES / sizeof(double)];
+    int64_t step = 0;
+    CPL_TRY(items_at_once(comm, sizeof *data, &step));
+    for (int64_t first = 0; first < n; first += step) {
+        int64_t count = cpli_min(step, n - first);
+        CPL_TRY(cpl_comm_gather(comm, data + first,
+                                (size_t)count * sizeof *data, all));
+        for (int64_t i = 0; i < count; i++)
+            for (int rank = 0; rank < comm->size; rank++)
+                data[first + i] =
+                    larger(data[first + i], all[rank * count + i]);
+    }
+    return CPL_OK;
+}
+
+/* The rank of the largest status; the lowest one of equals. */
+static cpl_status find_worst(cpl_comm *comm, cpl_status mine, int *rank_out,
+                             cpl_status *out)
+{
+    int32_t all[GATHER_BYTES / sizeof(int32_t)];
+    int32_t code = (int32_t)mine;
+    int64_t step = 0;
+    CPL_TRY(items_at_once(comm, sizeof code, &step));
+    CPL_TRY(cpl_comm_gather(comm, &code, sizeof code, all));
+    int worst = 0;
+    for (int rank = 1; rank < comm->size; rank++)
+        if (all[rank] > all[worst])
+            worst = rank;
+    *rank_out = worst;
+    *out = (cpl_status)all[worst];
+    return CPL_OK;
+}
+
+/* Copies the sentence of `root` (cut to `bytes`) to every rank. */
+static cpl_status share_sentence(cpl_comm *comm, int root, char *text,
+                                 size_t bytes)
+{
+    char all[GATHER_BYTES];
+    int64_t step = 0;
+    CPL_TRY(items_at_once(comm, 1, &step));
+    snprintf(text, bytes, "%s", cpl_last_error());
+    for (size_t first = 0; first < bytes; first += (size_t)step) {
+        size_t n = bytes - first < (size_t)step ? bytes - first : (size_t)step;
+        CPL_TRY(cpl_comm_gather(comm, text + first, n, all));
+        memcpy(text + first, all + (size_t)root * n, n);
+    }
+    return CPL_OK;
+}
+
+cpl_status cpl_comm_agree(cpl_comm *comm, cpl_status mine)
+{
+    int root;
+    cpl_status worst;
+    char text[512] = "";
+    CPL_TRY(find_worst(comm, mine, &root, &worst));
+    if (worst == CPL_OK)
+        return CPL_OK;
+    CPL_TRY(share_sentence(comm, root, text, sizeof text));
+    if (comm->rank == root)
+        return worst;
+    return cpli_fail(worst, "rank %d failed: %s", root, text);
+}

@@ -1,0 +1,388 @@
+/*
+ * local.c: the transport of rank threads. A transfer posts its place to every
+ * receiver; a receiver pulls its pieces straight from the sender's memory, so
+ * each byte is copied once. A rank carries its transfers out in the order in
+ * which it started them: that is how two ranks match them.
+ */
+#include "world.h"
+
+/* What a rank adds up at a time; stays in the first-level cache. */
+enum { SUM_BYTES = 4096 };
+
+static cpli_member *member_of(const cpli_member *me, int rank)
+{
+    return &me->world->members[rank];
+}
+
+static cpl_status alloc(cpl_comm *comm, size_t bytes, void **out)
+{
+    (void)comm;
+    return cpli_alloc(bytes, 1, out);
+}
+
+static void release(cpl_comm *comm, void *memory)
+{
+    (void)comm;
+    cpli_free(memory);
+}
+
+/* ---- transfers: start -------------------------------------------------------
+ */
+
+/* The end of the pieces of one peer that begin at `first`. */
+static int64_t end_of_peer(const cpli_piece *pieces, int64_t n, int64_t first)
+{
+    int64_t end = first;
+    while (end < n && pieces[end].peer == pieces[first].peer)
+        end++;
+    return end;
+}
+
+/* The first piece of `peer`, or where it would stand: they are in peer order.
+ */
+static int64_t begin_of_peer(const cpli_piece *pieces, int64_t n, int peer)
+{
+    int64_t low = 0;
+    int64_t high = n;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (pieces[middle].peer < peer)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void post(cpli_member *me, int peer, int place)
+{
+    cpli_member *receiver = member_of(me, peer);
+    pthread_mutex_lock(&receiver->mutex);
+    cpli_box *box = &receiver->boxes[me->comm.rank];
+    box->places[box->posted++ % CPLI_IN_FLIGHT] = (uint8_t)place;
+    pthread_cond_broadcast(&receiver->changed);
+    pthread_mutex_unlock(&receiver->mutex);
+}
+
+static cpl_status free_place(cpli_member *me, int *out)
+{
+    for (int i = 0; i < CPLI_IN_FLIGHT; i++)
+        if (me->flights[i].transfer == NULL) {
+            *out = i;
+            return CPL_OK;
+        }
+    return cpli_fail(CPL_INVALID, "local: more than %d transfers in flight",
+                     CPLI_IN_FLIGHT);
+}
+
+static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
+{
+    cpli_member *me = (cpli_member *)comm;
+    int place = 0;
+    CPL_TRY(cpli_member_alive(me));
+    CPL_TRY(free_place(me, &place));
+    me->flights[place] =
+        (cpli_flight){.transfer = transfer, .number = ++me->n_started};
+    const cpli_piece *sends = transfer->sends;
+    for (int64_t i = 0; i < transfer->n_sends;
+         i = end_of_peer(sends, transfer->n_sends, i))
+        if (sends[i].peer != comm->rank)
+            post(me, sends[i].peer, place);
+    return CPL_OK;
+}
+
+/* ---- transfers: finish ------------------------------------------------------
+ */
+
+static bool has_posted(const cpli_member *me, int peer)
+{
+    return me->boxes[peer].posted != me->boxes[peer].taken;
+}
+
+static bool has_consumed(const cpli_member *me, int peer)
+{
+    return me->consumed[peer] != me->settled[peer];
+}
+
+/* The transfer that `peer` posted to me and that I take next. */
+static const cpli_transfer *next_from(cpli_member *me, int peer)
+{
+    pthread_mutex_lock(&me->mutex);
+    cpli_box *box = &me->boxes[peer];
+    int place = box->places[box->taken++ % CPLI_IN_FLIGHT];
+    pthread_mutex_unlock(&me->mutex);
+    return member_of(me, peer)->flights[place].transfer;
+}
+
+/* Whether my pieces from a peer are, one by one, its pieces to me. */
+static bool do_match(const cpli_transfer *mine, int64_t first, int64_t n,
+                     const cpli_transfer *theirs, int rank)
+{
+    int64_t at = begin_of_peer(theirs->sends, theirs->n_sends, rank);
+    if (theirs->n_sends - at < n ||
+        (at + n < theirs->n_sends && theirs->sends[at + n].peer == rank))
+        return false;
+    for (int64_t i = 0; i < n; i++) {
+        const cpli_piece *a = &mine->receives[first + i];
+        const cpli_piece *b = &theirs->sends[at + i];
+        if (b->peer != rank || a->bytes != b->bytes ||
+            a->peer_offset != b->offset)
+            return false;
+    }
+    return (mine->combine == CPLI_SWAP) == (theirs->combine == CPLI_SWAP);
+}
+
+/* Two partners share a swap: the lower rank does the first half. */
+static void swap_half(const cpli_transfer *mine, const cpli_transfer *theirs,
+                      const cpli_piece *piece, int rank)
+{
+    int64_t half = piece->bytes / 2 / 64 * 64;
+    bool is_lower = rank < piece->peer;
+    int64_t begin = is_lower ? 0 : half;
+    int64_t end = is_lower ? half : piece->bytes;
+    cpli_swap_bytes((char *)mine->dst + piece->offset + begin,
+                    (char *)theirs->dst + piece->peer_offset + begin,
+                    (size_t)(end - begin));
+}
+
+static void pull(const cpli_transfer *mine, const cpli_transfer *theirs,
+                 const cpli_piece *piece, int rank)
+{
+    char *dst = (char *)mine->dst + piece->offset;
+    const char *src = (const char *)theirs->src + piece->peer_offset;
+    if (mine->combine == CPLI_COPY)
+        memcpy(dst, src, (size_t)piece->bytes);
+    else if (mine->combine == CPLI_ADD)
+        cpli_add_elements(mine->dtype, dst, src,
+                          piece->bytes / (int64_t)cpl_dtype_bytes(mine->dtype));
+    else
+        swap_half(mine, theirs, piece, rank);
+}
+
+/* Takes the pieces first .. first + n - 1 of `mine` from their sender. */
+static cpl_status take(cpli_member *me, const cpli_transfer *mine,
+                       int64_t first, int64_t n, int64_t number)
+{
+    int rank = me->comm.rank;
+    int peer = mine->receives[first].peer;
+    cpli_wait wait = {.what = "transfer", .number = number, .peer = peer};
+    CPL_TRY(cpli_member_wait(me, has_posted, wait));
+    CPL_TRY(cpli_member_pin(me, peer, "transfer", number));
+    const cpli_transfer *theirs = next_from(me, peer);
+    bool is_match = do_match(mine, first, n, theirs, rank);
+    for (int64_t i = 0; is_match && i < n; i++)
+        pull(mine, theirs, &mine->receives[first + i], rank);
+    cpli_member_unpin(me, peer, is_match);
+    if (is_match)
+        return CPL_OK;
+    return cpli_member_fail(me, CPL_MISMATCH,
+                            "local: rank %d expects other pieces in transfer "
+                            "%lld than rank %d sends: the ranks made different "
+                            "collective calls",
+                            rank, (long long)number, peer);
+}
+
+static cpl_status receive_all(cpli_member *me, const cpli_transfer *transfer,
+                              int64_t number)
+{
+    const cpli_piece *receives = transfer->receives;
+    for (int64_t i = 0; i < transfer->n_receives;) {
+        int64_t end = end_of_peer(receives, transfer->n_receives, i);
+        if (receives[i].peer != me->comm.rank)
+            CPL_TRY(take(me, transfer, i, end - i, number));
+        else
+            for (int64_t j = i; j < end; j++)
+                cpli_move_within(transfer, &receives[j]);
+        i = end;
+    }
+    return CPL_OK;
+}
+
+static cpl_status settle_all(cpli_member *me, const cpli_transfer *transfer,
+                             int64_t number)
+{
+    const cpli_piece *sends = transfer->sends;
+    for (int64_t i = 0; i < transfer->n_sends;
+         i = end_of_peer(sends, transfer->n_sends, i)) {
+        int peer = sends[i].peer;
+        if (peer == me->comm.rank)
+            continue;
+        cpli_wait wait = {.what = "transfer", .number = number, .peer = peer};
+        CPL_TRY(cpli_member_wait(me, has_consumed, wait));
+        me->settled[peer]++;
+    }
+    return CPL_OK;
+}
+
+static cpli_flight *flight_of(cpli_member *me, const cpli_transfer *transfer)
+{
+    for (int i = 0; i < CPLI_IN_FLIGHT; i++)
+        if (me->flights[i].transfer == transfer)
+            return &me->flights[i];
+    return NULL;
+}
+
+/* The flight not yet carried out that was started first. */
+static cpli_flight *oldest_flight(cpli_member *me)
+{
+    cpli_flight *oldest = NULL;
+    for (int i = 0; i < CPLI_IN_FLIGHT; i++) {
+        cpli_flight *flight = &me->flights[i];
+        if (flight->transfer != NULL && !flight->done &&
+            (oldest == NULL || flight->number < oldest->number))
+            oldest = flight;
+    }
+    return oldest;
+}
+
+static cpl_status carry_out(cpli_member *me, cpli_flight *flight)
+{
+    CPL_TRY(receive_all(me, flight->transfer, flight->number));
+    CPL_TRY(settle_all(me, flight->transfer, flight->number));
+    flight->done = true;
+    return CPL_OK;
+}
+
+static cpl_status finish(cpl_comm *comm, const cpli_transfer *transfer)
+{
+    cpli_member *me = (cpli_member *)comm;
+    cpli_flight *mine = flight_of(me, transfer);
+    if (mine == NULL)
+        return cpli_fail(CPL_INVALID,
+                         "local: finish of a transfer that was not started");
+    cpl_status status = CPL_OK;
+    while (status == CPL_OK && !mine->done)
+        status = carry_out(me, oldest_flight(me));
+    mine->transfer = NULL;
+    return status;
+}
+
+/* ---- collectives
+ * -------------------------------------------------------------- */
+
+static cpl_status barrier(cpl_comm *comm)
+{
+    return cpli_member_meet((cpli_member *)comm,
+                            (cpli_notice){.what = "barrier"});
+}
+
+static cpl_status gather(cpl_comm *comm, const void *data, size_t bytes,
+                         void *out)
+{
+    cpli_member *me = (cpli_member *)comm;
+    cpli_notice notice = {
+        .what = "gather", .n = (int64_t)bytes, .data = (void *)data};
+    CPL_TRY(cpli_member_meet(me, notice));
+    for (int rank = 0; rank < comm->size; rank++) {
+        CPL_TRY(cpli_member_pin(me, rank, "gather", atomic_load(&me->n_met)));
+        memcpy((char *)out + (size_t)rank * bytes, cpli_member_notice(me, rank),
+               bytes);
+        cpli_member_unpin(me, rank, false);
+    }
+    return cpli_member_meet(me, notice);
+}
+
+/* The elements of a sum that `rank` adds up. */
+static int64_t slice_begin(const cpli_member *me, int rank, int64_t n)
+{
+    int64_t size = me->comm.size;
+    return n / size * rank + cpli_min(rank, n % size);
+}
+
+/* A sum on its way: what every rank holds, and what an element takes. */
+typedef struct addends {
+    cpli_member *me;
+    cpl_dtype dtype;
+    int64_t n;
+} addends;
+
+static char *element(const addends *sum, int rank, int64_t i)
+{
+    return (char *)cpli_member_notice(sum->me, rank) +
+           i * (int64_t)cpl_dtype_bytes(sum->dtype);
+}
+
+/* Adds all ranks' elements of one block in rank order; into my own. */
+static void add_block(const addends *sum, int64_t first, int64_t n)
+{
+    _Alignas(64) char total[SUM_BYTES];
+    size_t bytes = (size_t)n * cpl_dtype_bytes(sum->dtype);
+    memcpy(total, element(sum, 0, first), bytes);
+    for (int rank = 1; rank < sum->me->comm.size; rank++)
+        cpli_add_elements(sum->dtype, total, element(sum, rank, first), n);
+    memcpy(element(sum, sum->me->comm.rank, first), total, bytes);
+}
+
+/* Pins all ranks, or none. */
+static cpl_status pin_all(cpli_member *me)
+{
+    for (int rank = 0; rank < me->comm.size; rank++) {
+        cpl_status status =
+            cpli_member_pin(me, rank, "sum", atomic_load(&me->n_met));
+        while (status != CPL_OK && rank-- > 0)
+            cpli_member_unpin(me, rank, false);
+        CPL_TRY(status);
+    }
+    return CPL_OK;
+}
+
+static void unpin_all(cpli_member *me)
+{
+    for (int rank = 0; rank < me->comm.size; rank++)
+        cpli_member_unpin(me, rank, false);
+}
+
+static cpl_status add_slice(const addends *sum)
+{
+    cpli_member *me = sum->me;
+    int64_t begin = slice_begin(me, me->comm.rank, sum->n);
+    int64_t end = slice_begin(me, me->comm.rank + 1, sum->n);
+    int64_t step = SUM_BYTES / (int64_t)cpl_dtype_bytes(sum->dtype);
+    CPL_TRY(pin_all(me));
+    for (int64_t i = begin; i < end; i += step)
+        add_block(sum, i, cpli_min(step, end - i));
+    unpin_all(me);
+    return CPL_OK;
+}
+
+static cpl_status fetch_slices(const addends *sum)
+{
+    cpli_member *me = sum->me;
+    size_t element_bytes = cpl_dtype_bytes(sum->dtype);
+    CPL_TRY(pin_all(me));
+    for (int rank = 0; rank < me->comm.size; rank++) {
+        int64_t begin = slice_begin(me, rank, sum->n);
+        int64_t end = slice_begin(me, rank + 1, sum->n);
+        if (rank != me->comm.rank)
+            memcpy(element(sum, me->comm.rank, begin),
+                   element(sum, rank, begin),
+                   (size_t)(end - begin) * element_bytes);
+    }
+    unpin_all(me);
+    return CPL_OK;
+}
+
+/* Each rank adds up its slice of all ranks' elements, then fetches the others'.
+ */
+static cpl_status sum(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype)
+{
+    addends all = {.me = (cpli_member *)comm, .dtype = dtype, .n = n};
+    cpli_notice notice = {.what = "sum", .n = n, .dtype = dtype, .data = data};
+    CPL_TRY(cpli_member_meet(all.me, notice));
+    CPL_TRY(add_slice(&all));
+    CPL_TRY(cpli_member_meet(all.me, notice));
+    CPL_TRY(fetch_slices(&all));
+    return cpli_member_meet(all.me, notice);
+}
+
+const cpli_comm_ops cpli_local_ops = {
+    .name = "local",
+    .alloc = alloc,
+    .free = release,
+    .start = start,
+    .finish = finish,
+    .barrier = barrier,
+    .gather = gather,
+    .sum = sum,
+    .destroy = NULL, /* the world owns its members */
+};

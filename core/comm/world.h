@@ -1,0 +1,118 @@
+/*
+ * world.h: ranks that are threads of one process: their places, how they wait
+ * for each other, and how the end of one ends the waits of all.
+ *
+ * A member's mutex guards what it waits on. Nobody holds two of these mutexes
+ * at once. A member *pins* another while it reads or writes the other's rows;
+ * a member that fails or leaves is *withdrawn* first, which waits for the last
+ * pin: so no rank ever touches memory that its owner has given up.
+ */
+#ifndef CPLI_WORLD_H
+#define CPLI_WORLD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "comm.h"
+
+/* Transfers that one rank may have started and not finished. */
+enum { CPLI_IN_FLIGHT = 16 };
+
+/* What one rank has for another: places in the sender's table of transfers in
+ * flight, in the order of their starts. Guarded by the receiver. */
+typedef struct cpli_box {
+    uint8_t places[CPLI_IN_FLIGHT];
+    uint32_t posted;
+    uint32_t taken; /* the receiver's own */
+} cpli_box;
+
+/* A started transfer. `done` without having been finished: an earlier finish
+ * of a later transfer carried it out on the way. */
+typedef struct cpli_flight {
+    const cpli_transfer *transfer; /* NULL: a free place */
+    int64_t number;
+    bool done;
+} cpli_flight;
+
+/* What a member waits for, for the report of a deadline. */
+typedef struct cpli_wait {
+    const char *what; /* "transfer", or a collective; NULL: it does not wait */
+    int64_t number;
+    int peer; /* -1: all of them */
+    double since;
+} cpli_wait;
+
+/* A member's part in a meeting of all; two meetings may overlap. */
+typedef struct cpli_notice {
+    const char *what; /* "barrier" */
+    int64_t n;
+    cpl_dtype dtype;
+    void *data;
+} cpli_notice;
+
+typedef struct cpli_member {
+    cpl_comm comm; /* first: a comm of this transport is its member */
+    cpl_world *world;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    cpli_box *boxes;    /* by sender; guarded */
+    uint32_t *consumed; /* by receiver: transfers taken from me; guarded */
+    uint32_t *settled;  /* by receiver: of these, the ones I know of */
+    int pins;           /* members in my memory; guarded */
+    bool withdrawn;     /* guarded */
+    cpli_wait wait;     /* guarded */
+    cpli_flight flights[CPLI_IN_FLIGHT];
+    int64_t n_started;
+    atomic_llong n_met; /* meetings that it came to */
+    cpli_notice notices[2];
+    atomic_bool left;
+} cpli_member;
+
+struct cpl_world {
+    int n;
+    double deadline_s;
+    cpli_member *members;
+    cpli_box *boxes;
+    uint32_t *counts;
+    pthread_mutex_t mutex; /* guards n_present and the first failure */
+    int n_present;
+    atomic_llong n_meetings; /* complete ones */
+    atomic_int failed_rank;
+    char message[1024];
+};
+
+/* The operations of the transport (local.c). */
+extern const cpli_comm_ops cpli_local_ops;
+
+/* Closes the member's memory to others, and waits until the last is out. */
+void cpli_member_withdraw(cpli_member *member);
+
+/* OK; or ABORTED with the sentence of the rank that failed, and I am withdrawn.
+ */
+cpl_status cpli_member_alive(cpli_member *me);
+
+/* Waits until `ready(me, peer)` holds, asked under my mutex. On failure I am
+ * withdrawn. MISMATCH: who I wait for has left. */
+typedef bool cpli_ready(const cpli_member *me, int peer);
+cpl_status cpli_member_wait(cpli_member *me, cpli_ready *ready, cpli_wait wait);
+
+/* Enters the memory of `peer`; `what` and `number` as in cpli_wait. On failure
+ * I am withdrawn. */
+cpl_status cpli_member_pin(cpli_member *me, int peer, const char *what,
+                           int64_t number);
+/* Leaves it; with `consumed` the peer learns that I took its transfer. */
+void cpli_member_unpin(cpli_member *me, int peer, bool consumed);
+
+/* Fails the whole world with my sentence (printf style): gives `status`, or
+ * ABORTED if another rank came first. */
+cpl_status cpli_member_fail(cpli_member *me, cpl_status status,
+                            const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Meets all other members: returns when all have come, each with a notice that
+ * equals mine but for its data. MISMATCH: they differ. */
+cpl_status cpli_member_meet(cpli_member *me, cpli_notice notice);
+/* The data of a member's notice in the last meeting. */
+void *cpli_member_notice(const cpli_member *me, int rank);
+
+#endif
