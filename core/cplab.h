@@ -191,6 +191,8 @@ CPL_API cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
                                      const cpl_layout_options *options,
                                      cpl_layout **out);
 CPL_API void cpl_layout_destroy(cpl_layout *layout);
+/* The names of all kinds, separated by spaces. */
+CPL_API const char *cpl_layout_kinds(void);
 
 CPL_API const char *cpl_layout_kind(const cpl_layout *layout);
 CPL_API const cpl_stream *cpl_layout_stream(const cpl_layout *layout);

@@ -1,0 +1,50 @@
+/*
+ * contiguous.c: rank r holds the r-th of cp equal intervals of the whole padded
+ * stream, whatever sequences lie in it.
+ */
+#include <inttypes.h>
+
+#include "layout.h"
+
+static cpl_status check(const cpl_stream *stream, int cp)
+{
+    int64_t n = cpl_stream_n_positions(stream);
+    if (n % cp != 0)
+        return cpli_fail(CPL_INVALID,
+                         "layout.contiguous: the stream has %" PRId64
+                         " positions, not a multiple of cp = %d",
+                         n, cp);
+    return CPL_OK;
+}
+
+static cpli_piece shard(const cpl_layout *layout, int cp_rank)
+{
+    return (cpli_piece){
+        .rank = cp_rank,
+        .start = cp_rank * layout->cp_local,
+        .slot = 0,
+        .length = layout->cp_local,
+    };
+}
+
+static cpli_piece at_position(const cpl_layout *layout, int64_t position,
+                              int64_t *hint)
+{
+    (void)hint;
+    return shard(layout, (int)(position / layout->cp_local));
+}
+
+static cpli_piece at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
+                          int64_t *hint)
+{
+    (void)slot;
+    (void)hint;
+    return shard(layout, cp_rank);
+}
+
+const cpli_kind cpli_contiguous = {
+    .name = "contiguous",
+    .check = check,
+    .at_position = at_position,
+    .at_slot = at_slot,
+};

@@ -1,0 +1,26 @@
+/*
+ * custom.c: runs given by the user, per group rank, in any order and number.
+ */
+#include <inttypes.h>
+
+#include "layout.h"
+
+static cpl_status tabulate(const cpl_stream *stream,
+                           const cpl_layout_options *options, int n_ranks,
+                           cpli_table **out)
+{
+    if (options->runs == NULL || options->n_runs == NULL)
+        return cpli_fail(CPL_INVALID, "layout.custom: no runs given");
+    for (int rank = 0; rank < n_ranks; rank++)
+        if (options->n_runs[rank] < 0)
+            return cpli_fail(CPL_INVALID,
+                             "layout.custom: rank %d has %" PRId64 " runs",
+                             rank, options->n_runs[rank]);
+    return cpli_table_create("layout.custom", cpl_stream_n_positions(stream),
+                             n_ranks, options->runs, options->n_runs, out);
+}
+
+const cpli_kind cpli_custom = {
+    .name = "custom",
+    .tabulate = tabulate,
+};

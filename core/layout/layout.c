@@ -1,0 +1,400 @@
+/*
+ * layout.c: making a layout of a kind, and the questions that every layout
+ * answers. A kind in closed form speaks of CP ranks; here each CP rank's rows
+ * are cut into tp equal windows, and logical ranks become group ranks.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "layout.h"
+
+enum { MAX_RANKS = 1 << 20 };
+
+static const cpli_kind *const kinds[] = {
+#define X(name) &cpli_##name,
+    CPLI_KINDS(X)
+#undef X
+        NULL,
+};
+
+const cpli_kind *cpli_kind_at(int i)
+{
+    return kinds[i];
+}
+
+const char *cpl_layout_kinds(void)
+{
+#define X(name) " " #name
+    return CPLI_KINDS(X) + 1;
+#undef X
+}
+
+/* ---- create ----------------------------------------------------------------
+ */
+
+static const cpli_kind *find_kind(const char *name)
+{
+    for (int i = 0; kinds[i] != NULL; i++)
+        if (strcmp(kinds[i]->name, name) == 0)
+            return kinds[i];
+    return NULL;
+}
+
+static cpl_status check_group(const cpl_layout *layout)
+{
+    int cp = layout->cp, tp = layout->tp;
+    if (cp < 1 || tp < 1 || (int64_t)cp * tp > MAX_RANKS)
+        return cpli_fail(CPL_INVALID,
+                         "layout.%s: cp and tp must be >= 1 and cp*tp <= %d "
+                         "(got cp = %d, tp = %d)",
+                         layout->kind->name, MAX_RANKS, cp, tp);
+    return CPL_OK;
+}
+
+/* Fills order and its inverse; `given` NULL is the identity. */
+static cpl_status set_order(cpl_layout *layout, const int *given)
+{
+    int n = layout->cp * layout->tp;
+    const char *name = layout->kind->name;
+    CPL_TRY(CPL_ALLOC(n, &layout->order));
+    CPL_TRY(CPL_ALLOC(n, &layout->logical));
+    for (int i = 0; i < n; i++)
+        layout->logical[i] = -1;
+    for (int i = 0; i < n; i++) {
+        int rank = given != NULL ? given[i] : i;
+        if (rank < 0 || rank >= n)
+            return cpli_fail(CPL_INVALID,
+                             "layout.%s: group_order of logical rank %d is "
+                             "%d, not in 0 .. %d",
+                             name, i, rank, n - 1);
+        if (layout->logical[rank] >= 0)
+            return cpli_fail(CPL_INVALID,
+                             "layout.%s: group_order must be a permutation, "
+                             "but logical ranks %d and %d are both group "
+                             "rank %d",
+                             name, layout->logical[rank], i, rank);
+        layout->order[i] = rank;
+        layout->logical[rank] = i;
+    }
+    return CPL_OK;
+}
+
+static cpl_status set_windows(cpl_layout *layout)
+{
+    CPL_TRY(layout->kind->check(layout->stream, layout->cp));
+    layout->cp_local = cpl_stream_n_positions(layout->stream) / layout->cp;
+    if (layout->cp_local % layout->tp != 0)
+        return cpli_fail(CPL_INVALID,
+                         "layout.%s: a CP rank has %" PRId64
+                         " rows, not a multiple of tp = %d",
+                         layout->kind->name, layout->cp_local, layout->tp);
+    return CPL_OK;
+}
+
+static cpl_status describe(cpl_layout *layout)
+{
+    char tp[32] = "";
+    if (layout->tp > 1)
+        snprintf(tp, sizeof tp, ", tp %d", layout->tp);
+    const char *reordered = "";
+    for (int i = 0; i < layout->cp * layout->tp; i++)
+        if (layout->order[i] != i)
+            reordered = ", reordered";
+    return cpli_text(&layout->text, "%s, cp %d%s%s, %s", layout->kind->name,
+                     layout->cp, tp, reordered,
+                     cpl_stream_describe(layout->stream));
+}
+
+static cpl_status fill(cpl_layout *layout, const cpl_layout_options *options)
+{
+    CPL_TRY(check_group(layout));
+    if (layout->kind->tabulate != NULL)
+        CPL_TRY(layout->kind->tabulate(
+            layout->stream, options, layout->cp * layout->tp, &layout->table));
+    else
+        CPL_TRY(set_windows(layout));
+    CPL_TRY(set_order(layout, options->group_order));
+    CPL_TRY(describe(layout));
+    return cpli_layout_identify(layout, &layout->digest);
+}
+
+cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
+                             const cpl_layout_options *options,
+                             cpl_layout **out)
+{
+    static const cpl_layout_options defaults;
+    const cpli_kind *found = find_kind(kind);
+    cpl_layout *layout;
+    if (found == NULL)
+        return cpli_fail(CPL_INVALID,
+                         "layout: unknown kind \"%s\"; the kinds are: %s", kind,
+                         cpl_layout_kinds());
+    if (options == NULL)
+        options = &defaults;
+    CPL_TRY(CPL_ALLOC(1, &layout));
+    layout->kind = found;
+    layout->stream = stream;
+    layout->cp = options->cp == 0 ? 1 : options->cp;
+    layout->tp = options->tp == 0 ? 1 : options->tp;
+    cpl_status status = fill(layout, options);
+    if (status != CPL_OK) {
+        cpl_layout_destroy(layout);
+        return status;
+    }
+    *out = layout;
+    return CPL_OK;
+}
+
+void cpl_layout_destroy(cpl_layout *layout)
+{
+    if (layout == NULL)
+        return;
+    cpli_free(layout->text);
+    cpli_free(layout->logical);
+    cpli_free(layout->order);
+    cpli_table_destroy(layout->table);
+    cpli_free(layout);
+}
+
+/* ---- getters
+ * ------------------------------------------------------------------ */
+
+const char *cpl_layout_kind(const cpl_layout *layout)
+{
+    return layout->kind->name;
+}
+
+const cpl_stream *cpl_layout_stream(const cpl_layout *layout)
+{
+    return layout->stream;
+}
+
+int cpl_layout_cp(const cpl_layout *layout)
+{
+    return layout->cp;
+}
+
+int cpl_layout_tp(const cpl_layout *layout)
+{
+    return layout->tp;
+}
+
+int cpl_layout_n_ranks(const cpl_layout *layout)
+{
+    return layout->cp * layout->tp;
+}
+
+uint64_t cpl_layout_digest(const cpl_layout *layout)
+{
+    return layout->digest;
+}
+
+bool cpl_layout_equal(const cpl_layout *a, const cpl_layout *b)
+{
+    return a->digest == b->digest;
+}
+
+const char *cpl_layout_describe(const cpl_layout *layout)
+{
+    return layout->text;
+}
+
+/* ---- pieces
+ * ----------------------------------------------------------------------- */
+
+/* The part of a CP rank's piece that shares a window with its slot `slot`. */
+static cpli_piece clip(const cpl_layout *layout, cpli_piece piece, int64_t slot)
+{
+    int64_t window = layout->cp_local / layout->tp;
+    int tp_rank = layout->tp == 1 ? 0 : (int)(slot / window);
+    int64_t low = cpli_max(piece.slot, tp_rank * window);
+    int64_t high = cpli_min(piece.slot + piece.length, (tp_rank + 1) * window);
+    return (cpli_piece){
+        .rank = layout->order[piece.rank * layout->tp + tp_rank],
+        .start = piece.start + low - piece.slot,
+        .slot = low - tp_rank * window,
+        .length = high - low,
+    };
+}
+
+/* The last of the sorted pieces first .. end-1 whose key is <= `key`. */
+static const cpli_piece *table_find(const cpli_piece *pieces, int64_t first,
+                                    int64_t end, bool by_slot, int64_t key,
+                                    int64_t *hint)
+{
+    int64_t low = first, high = end;
+    for (int64_t i = *hint; i >= first && i < end && i <= *hint + 1; i++) {
+        int64_t start = by_slot ? pieces[i].slot : pieces[i].start;
+        if (key >= start && key < start + pieces[i].length)
+            return &pieces[*hint = i];
+    }
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        int64_t start = by_slot ? pieces[middle].slot : pieces[middle].start;
+        if (start <= key)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &pieces[*hint = low];
+}
+
+cpli_piece cpli_at_position(const cpl_layout *layout, int64_t position,
+                            int64_t *hint)
+{
+    const cpli_table *table = layout->table;
+    if (table != NULL)
+        return *table_find(table->by_position, 0, table->n_pieces, false,
+                           position, hint);
+    cpli_piece piece = layout->kind->at_position(layout, position, hint);
+    return clip(layout, piece, piece.slot + position - piece.start);
+}
+
+cpli_piece cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
+                        int64_t *hint)
+{
+    const cpli_table *table = layout->table;
+    if (table != NULL)
+        return *table_find(table->by_slot, table->first[rank],
+                           table->first[rank + 1], true, slot, hint);
+    int logical = layout->logical[rank];
+    int64_t window = layout->cp_local / layout->tp;
+    int64_t cp_slot = logical % layout->tp * window + slot;
+    cpli_piece piece =
+        layout->kind->at_slot(layout, logical / layout->tp, cp_slot, hint);
+    return clip(layout, piece, cp_slot);
+}
+
+int64_t cpli_n_local(const cpl_layout *layout, int rank)
+{
+    const cpli_table *table = layout->table;
+    if (table == NULL)
+        return layout->cp_local / layout->tp;
+    int64_t end = table->first[rank + 1];
+    if (end == table->first[rank])
+        return 0;
+    return table->by_slot[end - 1].slot + table->by_slot[end - 1].length;
+}
+
+/* ---- walks
+ * -----------------------------------------------------------------------------
+ */
+
+static void look_ahead(cpli_walk *walk)
+{
+    if (walk->slot < walk->n_local)
+        walk->ahead =
+            cpli_at_slot(walk->layout, walk->rank, walk->slot, &walk->hint);
+}
+
+cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank)
+{
+    cpli_walk walk = {
+        .layout = layout,
+        .rank = rank,
+        .n_local = cpli_n_local(layout, rank),
+    };
+    look_ahead(&walk);
+    return walk;
+}
+
+bool cpli_walk_next(cpli_walk *walk, cpli_piece *run)
+{
+    if (walk->slot >= walk->n_local)
+        return false;
+    *run = walk->ahead;
+    walk->slot += run->length;
+    look_ahead(walk);
+    while (walk->slot < walk->n_local &&
+           walk->ahead.start == run->start + run->length) {
+        run->length += walk->ahead.length;
+        walk->slot += walk->ahead.length;
+        look_ahead(walk);
+    }
+    return true;
+}
+
+/* ---- questions
+ * -------------------------------------------------------------------------- */
+
+cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who)
+{
+    int n = cpl_layout_n_ranks(layout);
+    if (rank < 0 || rank >= n)
+        return cpli_fail(CPL_INVALID, "%s: rank %d is not in 0 .. %d", who,
+                         rank, n - 1);
+    return CPL_OK;
+}
+
+cpl_status cpl_layout_n_local(const cpl_layout *layout, int rank, int64_t *out)
+{
+    CPL_TRY(cpli_check_rank(layout, rank, "layout.n_local"));
+    *out = cpli_n_local(layout, rank);
+    return CPL_OK;
+}
+
+cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
+{
+    CPL_TRY(cpli_check_rank(layout, rank, "layout.n_runs"));
+    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_piece run;
+    int64_t n = 0;
+    while (cpli_walk_next(&walk, &run))
+        n++;
+    *out = n;
+    return CPL_OK;
+}
+
+cpl_status cpl_layout_runs(const cpl_layout *layout, int rank, cpl_run *out)
+{
+    CPL_TRY(cpli_check_rank(layout, rank, "layout.runs"));
+    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_piece run;
+    while (cpli_walk_next(&walk, &run))
+        *out++ = (cpl_run){run.start, run.length};
+    return CPL_OK;
+}
+
+cpl_status cpl_layout_positions(const cpl_layout *layout, int rank,
+                                int64_t *out)
+{
+    CPL_TRY(cpli_check_rank(layout, rank, "layout.positions"));
+    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_piece run;
+    while (cpli_walk_next(&walk, &run))
+        for (int64_t i = 0; i < run.length; i++)
+            *out++ = run.start + i;
+    return CPL_OK;
+}
+
+cpl_status cpl_layout_position(const cpl_layout *layout, int rank, int64_t slot,
+                               int64_t *out)
+{
+    CPL_TRY(cpli_check_rank(layout, rank, "layout.position"));
+    int64_t n_local = cpli_n_local(layout, rank);
+    if (slot < 0 || slot >= n_local)
+        return cpli_fail(CPL_INVALID,
+                         "layout.position: rank %d has no slot %" PRId64
+                         ", it holds %" PRId64 " rows",
+                         rank, slot, n_local);
+    int64_t hint = 0;
+    cpli_piece piece = cpli_at_slot(layout, rank, slot, &hint);
+    *out = piece.start + slot - piece.slot;
+    return CPL_OK;
+}
+
+cpl_status cpl_layout_locate(const cpl_layout *layout, int64_t position,
+                             int *rank, int64_t *slot)
+{
+    int64_t n = cpl_stream_n_positions(layout->stream);
+    if (position < 0 || position >= n)
+        return cpli_fail(CPL_INVALID,
+                         "layout.locate: position %" PRId64
+                         " is not in the stream of %" PRId64,
+                         position, n);
+    int64_t hint = 0;
+    cpli_piece piece = cpli_at_position(layout, position, &hint);
+    *rank = piece.rank;
+    *slot = piece.slot + position - piece.start;
+    return CPL_OK;
+}

@@ -1,0 +1,199 @@
+/*
+ * layout.h: what the files of this folder share. Integers only.
+ *
+ * The one idea: a *piece* is a stretch of consecutive positions in consecutive
+ * slots of one rank. Every kind of layout answers two questions, in closed
+ * form or by binary search: which piece holds this position, and which piece
+ * holds this slot of this rank. Runs, spans, routes, views and chains are
+ * walks over pieces; nothing else knows how a kind places its tokens.
+ */
+#ifndef CPLI_LAYOUT_H
+#define CPLI_LAYOUT_H
+
+#include "base.h"
+
+/* Positions stay exact in a double, and no product of this folder overflows. */
+#define CPLI_MAX_POSITIONS ((int64_t)1 << 53)
+
+/* ---- stream ------------------------------------------------------------- */
+
+struct cpl_stream {
+    bool is_sbhd;
+    int64_t batch;
+    int64_t n_sequences;
+    int64_t *cu;   /* n_sequences + 1 padded boundaries */
+    int64_t *real; /* real length of each sequence */
+    uint64_t digest;
+    char *text;
+};
+
+/*
+ * The non-empty sequence that holds `position` (in range, asserted). *hint is
+ * where the caller's last search ended, 0 at first: walks that go forward
+ * find the next sequence without a search.
+ */
+int64_t cpli_stream_find(const cpl_stream *stream, int64_t position,
+                         int64_t *hint);
+
+/* ---- pieces and the table of runs --------------------------------------- */
+
+typedef struct cpli_piece {
+    int rank;
+    int64_t start;
+    int64_t slot;
+    int64_t length;
+} cpli_piece;
+
+/*
+ * A layout that has no closed form: its maximal pieces twice, by (rank, slot)
+ * and by position. Ranks are group ranks.
+ */
+typedef struct cpli_table {
+    int64_t n_pieces;
+    cpli_piece *by_slot;
+    cpli_piece *by_position;
+    int64_t *first; /* rank -> its first piece in by_slot; n_ranks + 1 */
+} cpli_table;
+
+/*
+ * Copies the runs of n_ranks ranks, n_runs[rank] each, and checks that they
+ * hold every position of 0 .. n_positions-1 exactly once; `who` stands in the
+ * messages. Errors: INVALID, MEMORY.
+ */
+cpl_status cpli_table_create(const char *who, int64_t n_positions, int n_ranks,
+                             const cpl_run *runs, const int64_t *n_runs,
+                             cpli_table **out);
+void cpli_table_destroy(cpli_table *table);
+
+/* ---- kinds and layouts --------------------------------------------------- */
+
+/*
+ * One kind of layout. A kind in closed form gives check, at_position and
+ * at_slot, in terms of CP ranks that all hold n_positions / cp rows; windows
+ * of tensor parallelism and the group order are added by layout.c. A kind
+ * without closed form gives only `tabulate`, in terms of group ranks.
+ */
+typedef struct cpli_kind {
+    const char *name;
+    /* Whether the stream divides; INVALID names sequence and numbers. */
+    cpl_status (*check)(const cpl_stream *stream, int cp);
+    cpli_piece (*at_position)(const cpl_layout *layout, int64_t position,
+                              int64_t *hint);
+    cpli_piece (*at_slot)(const cpl_layout *layout, int cp_rank, int64_t slot,
+                          int64_t *hint);
+    /* Of kinds that give each rank two of 2*cp blocks of a sequence: the
+     * block in half 0 or 1 of a rank, and whose (and which half) a block is. */
+    int (*block)(int cp, int rank, int half);
+    int (*owner)(int cp, int block, int *half);
+    cpl_status (*tabulate)(const cpl_stream *stream,
+                           const cpl_layout_options *options, int n_ranks,
+                           cpli_table **out);
+} cpli_kind;
+
+/* The table of kinds: a new one is a row here and a file. Closed forms come
+ * first, those that need the fewest words first (see digest.c). */
+#define CPLI_KINDS(X) \
+    X(contiguous)     \
+    X(zigzag)         \
+    X(mirror)         \
+    X(custom)
+
+#define X(name) extern const cpli_kind cpli_##name;
+CPLI_KINDS(X)
+#undef X
+
+struct cpl_layout {
+    const cpli_kind *kind;
+    const cpl_stream *stream;
+    int cp;
+    int tp;
+    int *order;        /* logical rank -> group rank */
+    int *logical;      /* group rank -> logical rank */
+    int64_t cp_local;  /* rows of a CP rank; closed forms only */
+    cpli_table *table; /* NULL for closed forms */
+    uint64_t digest;
+    char *text;
+};
+
+/* The kinds in the order of the table, NULL at its end. */
+const cpli_kind *cpli_kind_at(int i);
+
+/* The digest of a finished layout: see cpl_layout_digest. */
+cpl_status cpli_layout_identify(const cpl_layout *layout, uint64_t *out);
+
+/* INVALID, in the name of `who`, unless the layout has that rank. */
+cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who);
+
+int64_t cpli_n_local(const cpl_layout *layout, int rank);
+
+/* The piece, not always maximal, that holds a position or a slot; both in
+ * range. Ranks are group ranks. The hint as in cpli_stream_find. */
+cpli_piece cpli_at_position(const cpl_layout *layout, int64_t position,
+                            int64_t *hint);
+cpli_piece cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
+                        int64_t *hint);
+
+/* A walk over the maximal runs of a rank, in slot order. */
+typedef struct cpli_walk {
+    const cpl_layout *layout;
+    int rank;
+    int64_t n_local;
+    int64_t slot; /* of the piece ahead */
+    int64_t hint;
+    cpli_piece ahead; /* valid if slot < n_local */
+} cpli_walk;
+
+cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank);
+/* False at the end. */
+bool cpli_walk_next(cpli_walk *walk, cpli_piece *run);
+
+/* ---- lists that grow ------------------------------------------------------
+ */
+
+/* Makes room for one more item after the first n. */
+cpl_status cpli_grow(void **items, int64_t n, int64_t *capacity, size_t size);
+
+typedef struct cpli_runs {
+    cpl_run *items;
+    int64_t n;
+    int64_t capacity;
+} cpli_runs;
+
+/* Appends a run (start -1: fill); an empty one is nothing, an adjoining one
+ * becomes part of the last. */
+cpl_status cpli_runs_push(cpli_runs *runs, int64_t start, int64_t length);
+
+typedef struct cpli_segments {
+    cpl_segment *items;
+    int64_t n;
+    int64_t capacity;
+} cpli_segments;
+
+/* Appends a segment; where it goes on in position and both slots of the last
+ * one, it becomes part of it. */
+cpl_status cpli_segments_push(cpli_segments *segments,
+                              const cpl_segment *segment);
+
+/* ---- views ------------------------------------------------------------------
+ */
+
+typedef struct cpli_view_kind cpli_view_kind;
+
+struct cpl_view {
+    const cpli_view_kind *kind;
+    const cpl_layout *layout;
+    int64_t size; /* halo: width; shift: k */
+    bool real_only;
+    uint64_t digest;
+    char *text;
+};
+
+/* The view's runs of one rank; the list is the caller's even on failure. */
+cpl_status cpli_view_list(const cpl_view *view, int rank, cpli_runs *out);
+
+/* Marks the ranks whose view may hold a position of [start, start + length):
+ * all that do, and perhaps more. */
+void cpli_view_reach(const cpl_view *view, int64_t start, int64_t length,
+                     bool *marks);
+
+#endif
