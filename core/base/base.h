@@ -12,8 +12,9 @@
 #include "cplab.h"
 
 /* Records the thread's sentence (printf style) and returns `status`. Only the
- * function that first knows calls it; callers pass the status on. */
-cpl_status cpli_fail(cpl_status status, const char *format, ...)
+ * function that first knows calls it; callers pass the status on. Exported,
+ * like the memory below, for the host program. */
+CPL_API cpl_status cpli_fail(cpl_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 #define CPL_TRY(expression)                   \
@@ -36,17 +37,17 @@ cpl_status cpli_fail(cpl_status status, const char *format, ...)
 
 /* Counted memory, 64-byte aligned. cpli_alloc zeroes; n * size is checked for
  * overflow. Both write *out only on success; n = 0 gives a valid block. */
-cpl_status cpli_alloc(size_t n, size_t size, void **out);
+CPL_API cpl_status cpli_alloc(size_t n, size_t size, void **out);
 /* Keeps the contents; *block may be NULL. New bytes are not zeroed. */
 cpl_status cpli_realloc(void **block, size_t n, size_t size);
-void cpli_free(void *block); /* = cpl_free */
+CPL_API void cpli_free(void *block); /* = cpl_free */
 
 /* Typed spelling: CPL_ALLOC(n, &array). */
 #define CPL_ALLOC(n, out) \
     cpli_alloc((size_t)(n), sizeof(**(out)), (void **)(out))
 
 /* A heap copy of a printf-style text. */
-cpl_status cpli_text(char **out, const char *format, ...)
+CPL_API cpl_status cpli_text(char **out, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 static inline int64_t cpli_min(int64_t a, int64_t b)
