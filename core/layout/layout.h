@@ -90,8 +90,9 @@ typedef struct cpli_kind {
                            cpli_table **out);
 } cpli_kind;
 
-/* The table of kinds: a new one is a row here and a file. Closed forms come
- * first, those that need the fewest words first (see digest.c). */
+/* The table of kinds: a new one is a row here and a file (or a section of
+ * one). Where two kinds hold the same runs, digest.c names them by the first.
+ */
 #define CPLI_KINDS(X) \
     X(contiguous)     \
     X(zigzag)         \

@@ -1,0 +1,294 @@
+--- Layouts: for every rank, the ordered runs of positions that it holds.
+-- Each kind is a function of this module: contiguous, zigzag, mirror, custom; a kind that does not
+-- exist is an error, since three different things are called contiguous elsewhere. A rank's local
+-- order need not increase in position. Ranks, slots, positions and sequences count from 0, Lua
+-- lists from 1.
+-- @module cplab.layout
+-- @usage local z = cplab.layout.zigzag(s, { cp = 4 })
+--   for _, run in ipairs(z:runs(0)) do print(run[1], run[2]) end
+local clib = require "clib"
+local args = require "cplab.check_args"
+local streams = require "cplab.stream"
+
+local C, ffi = clib.C, clib.ffi
+
+local Layout = {}
+Layout.__index = Layout
+
+local M = {}
+
+local MAX_INT = 2 ^ 31 - 1
+local COMMON = { cp = "integer?", tp = "integer?", group_order = "list?" }
+
+-- ---- making ------------------------------------------------------------------
+
+-- Fields that only one kind has, and what they add to the C options. A filler returns what must
+-- stay alive during the call.
+local special = {}
+
+local function check_stream(who, stream, level)
+    if not streams.is(stream) then
+        error(("%s: the first argument must be a stream (got %s)"):format(who, args.show(stream)),
+            level + 1)
+    end
+end
+
+local function set_group_order(who, c, list, level)
+    if list == nil then return nil end
+    args.integers(who, "group_order", list, 0, MAX_INT, level + 1)
+    if #list ~= c.cp * c.tp then
+        error(("%s: group_order has %d entries, not cp*tp = %d"):format(who, #list, c.cp * c.tp),
+            level + 1)
+    end
+    local order = ffi.new("int[?]", #list, list)
+    c.group_order = order
+    return order
+end
+
+local function count_runs(ranks, level)
+    local n = 0
+    for r = 1, #ranks do
+        args.value("layout.custom", ("ranks[%d]"):format(r), ranks[r], "list", level + 1)
+        n = n + #ranks[r]
+    end
+    return n
+end
+
+local function check_run(r, i, run, level)
+    local name = ("ranks[%d][%d]"):format(r, i)
+    args.integers("layout.custom", name, run, nil, nil, level + 1)
+    if #run ~= 2 then
+        error(("layout.custom: %s must be {start, length}"):format(name), level + 1)
+    end
+end
+
+local function set_ranks(c, options, level)
+    level = level + 1
+    local ranks, n_ranks = options.ranks, #options.ranks
+    if options.cp == nil then
+        c.cp = math.max(1, math.floor(n_ranks / c.tp))
+    end
+    if n_ranks ~= c.cp * c.tp then
+        error(("layout.custom: runs of %d ranks, not of cp*tp = %d"):format(n_ranks,
+            c.cp * c.tp), level)
+    end
+    local runs = ffi.new("cpl_run[?]", count_runs(ranks, level))
+    local n_runs = ffi.new("int64_t[?]", n_ranks)
+    local n = 0
+    for r = 1, n_ranks do
+        n_runs[r - 1] = #ranks[r]
+        for i, run in ipairs(ranks[r]) do
+            check_run(r, i, run, level)
+            runs[n].start, runs[n].length = run[1], run[2]
+            n = n + 1
+        end
+    end
+    c.runs, c.n_runs = runs, n_runs
+    return { runs, n_runs }
+end
+
+special.custom = { fields = { ranks = "list" }, set = set_ranks }
+
+local function fields_of(kind)
+    local fields = {}
+    for name, wanted in pairs(COMMON) do fields[name] = wanted end
+    for name, wanted in pairs(special[kind] and special[kind].fields or {}) do
+        fields[name] = wanted
+    end
+    return fields
+end
+
+local function create(kind, stream, options, level)
+    level = level + 1
+    local who = "layout." .. kind
+    check_stream(who, stream, level)
+    options = args.fields(who, options or {}, fields_of(kind), level)
+    local c = ffi.new "cpl_layout_options"
+    c.cp = args.integer(who, "cp", options.cp or 1, 1, MAX_INT, level)
+    c.tp = args.integer(who, "tp", options.tp or 1, 1, MAX_INT, level)
+    local anchors = { special[kind] and special[kind].set(c, options, level) }
+    anchors[2] = set_group_order(who, c, options.group_order, level)
+    local ptr = clib.create("cpl_layout", C.cpl_layout_destroy, level, C.cpl_layout_create, kind,
+        stream._ptr, c)
+    assert(anchors) -- c points into them: named here, they live until the call is over
+    return setmetatable({ _ptr = ptr, _stream = stream, kind = kind }, Layout)
+end
+
+--- The names of all kinds.
+M.kinds = {}
+for kind in ffi.string(C.cpl_layout_kinds()):gmatch "%S+" do
+    M.kinds[#M.kinds + 1] = kind
+    M[kind] = function(stream, options)
+        return (create(kind, stream, options, 2))
+    end
+end
+
+--- Makes a layout of the kind that a string names.
+-- @tparam string kind one of `kinds`
+-- @tparam Stream stream
+-- @tparam ?table options cp (default 1), tp (default 1), group_order (logical rank -> group rank);
+-- custom: ranks, a list of lists of {start, length}, from which cp follows
+-- @treturn Layout
+-- @raise an unknown kind or field, lengths that do not divide, positions missing or held twice
+function M.create(kind, stream, options)
+    args.one_of("cplab.layout", "layout", kind, M.kinds, 2)
+    return (create(kind, stream, options, 2))
+end
+
+--- Whether a value is a layout.
+function M.is(value)
+    return getmetatable(value) == Layout
+end
+
+setmetatable(M, {
+    __index = function(_, name) args.unknown("cplab.layout", "layout", name, M.kinds) end,
+})
+
+-- ---- asking ---------------------------------------------------------------------
+
+local function check_rank(self, who, rank, level)
+    args.integer("layout." .. who, "rank", rank, 0, self:n_ranks() - 1, level + 1)
+end
+
+--- The stream that it lays out.
+function Layout:stream()
+    return self._stream
+end
+
+--- How many CP ranks there are.
+function Layout:cp()
+    return C.cpl_layout_cp(self._ptr)
+end
+
+--- How many windows the rows of a CP rank are cut into.
+function Layout:tp()
+    return C.cpl_layout_tp(self._ptr)
+end
+
+--- How many group ranks there are: cp * tp.
+function Layout:n_ranks()
+    return C.cpl_layout_n_ranks(self._ptr)
+end
+
+--- How many rows a rank holds.
+function Layout:n_local(rank)
+    check_rank(self, "n_local", rank, 2)
+    local out = clib.box "int64_t"
+    clib.check(C.cpl_layout_n_local(self._ptr, rank, out), 2)
+    return tonumber(out[0])
+end
+
+--- The maximal runs of a rank in slot order.
+-- @treturn table a list of { start, length }
+function Layout:runs(rank)
+    check_rank(self, "runs", rank, 2)
+    local out = clib.box "int64_t"
+    clib.check(C.cpl_layout_n_runs(self._ptr, rank, out), 2)
+    local n = tonumber(out[0])
+    local runs, list = ffi.new("cpl_run[?]", n), {}
+    clib.check(C.cpl_layout_runs(self._ptr, rank, runs), 2)
+    for i = 0, n - 1 do
+        list[i + 1] = { tonumber(runs[i].start), tonumber(runs[i].length) }
+    end
+    return list
+end
+
+--- The position in a slot of a rank.
+function Layout:position(rank, slot)
+    check_rank(self, "position", rank, 2)
+    args.integer("layout.position", "slot", slot, nil, nil, 2)
+    local out = clib.box "int64_t"
+    clib.check(C.cpl_layout_position(self._ptr, rank, slot, out), 2)
+    return tonumber(out[0])
+end
+
+--- Who holds a position.
+-- @treturn number rank
+-- @treturn number slot
+function Layout:locate(position)
+    args.integer("layout.locate", "position", position, nil, nil, 2)
+    local rank, slot = clib.box "int", clib.box "int64_t"
+    clib.check(C.cpl_layout_locate(self._ptr, position, rank, slot), 2)
+    return rank[0], tonumber(slot[0])
+end
+
+--- The positions of all slots of a rank, in slot order.
+function Layout:positions(rank)
+    check_rank(self, "positions", rank, 2)
+    local list = {}
+    for _, run in ipairs(self:runs(rank)) do
+        for position = run[1], run[1] + run[2] - 1 do list[#list + 1] = position end
+    end
+    return list
+end
+
+--- Causal query-key pairs of real tokens per CP rank; exact below 2^53.
+-- @treturn table a list of cp numbers
+function Layout:work()
+    local n = self:cp()
+    local out, list = ffi.new("int64_t[?]", n), {}
+    clib.check(C.cpl_layout_work(self._ptr, out), 2)
+    for i = 1, n do list[i] = tonumber(out[i - 1]) end
+    return list
+end
+
+--- The largest work over the mean; 1 where there is none.
+function Layout:imbalance()
+    local largest, sum = 0, 0
+    local work = self:work()
+    for _, pairs_of_rank in ipairs(work) do
+        largest, sum = math.max(largest, pairs_of_rank), sum + pairs_of_rank
+    end
+    return sum > 0 and largest * #work / sum or 1
+end
+
+-- Calls a function that gives an array of structs, to be freed, and copies the named fields.
+local function copy_array(self, f, ctype, names, ...)
+    local items, n, list = ffi.new(ctype .. " *[1]"), clib.box "int64_t", {}
+    local call = { ... }
+    call[#call + 1], call[#call + 2] = items, n
+    clib.check(f(self._ptr, unpack(call)), 3)
+    local array = ffi.gc(items[0], C.cpl_free)
+    for i = 0, tonumber(n[0]) - 1 do
+        local entry = {}
+        for _, name in ipairs(names) do entry[name] = tonumber(array[i][name]) end
+        list[i + 1] = entry
+    end
+    return list
+end
+
+local SPAN = { "sequence", "offset", "slot", "length" }
+local LINK = { "level", "prev_rank", "next_rank", "prev_span", "next_span" }
+
+--- The runs of a rank, cut at sequence boundaries.
+-- @tparam number rank
+-- @tparam ?boolean real_only without padding
+-- @treturn table a list of { sequence =, offset =, slot =, length = }
+function Layout:spans(rank, real_only)
+    check_rank(self, "spans", rank, 2)
+    return (copy_array(self, C.cpl_layout_spans, "cpl_span", SPAN, rank, real_only == true))
+end
+
+--- Who hands the recurrent state of each real span of a rank on, and to whom.
+-- One entry for each of `spans(rank, true)`. Spans of other ranks (prev_span, next_span) count
+-- from 0; -1 means nobody.
+-- @treturn table a list of { level =, prev_rank =, next_rank =, prev_span =, next_span = }
+function Layout:chain(rank)
+    check_rank(self, "chain", rank, 2)
+    return (copy_array(self, C.cpl_layout_chain, "cpl_link", LINK, rank))
+end
+
+--- Whether another layout puts the same positions of an equal stream into the same slots.
+function Layout:equals(other)
+    return C.cpl_layout_equal(self._ptr, other._ptr)
+end
+
+--- A line of text: "zigzag, cp 4, thd of 3 sequences, 64 positions".
+function Layout:describe()
+    return ffi.string(C.cpl_layout_describe(self._ptr))
+end
+
+Layout.__tostring = Layout.describe
+Layout.__eq = Layout.equals
+
+return M
