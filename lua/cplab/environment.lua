@@ -1,0 +1,55 @@
+--- What a result depends on beside its case: version, commit, machine.
+-- @module cplab.environment
+local clib = require "clib"
+
+local M = {}
+
+local function first_line(command)
+    local pipe = io.popen(command .. " 2>/dev/null")
+    local line = pipe and pipe:read "*l"
+    if pipe then pipe:close() end
+    return line
+end
+
+--- A text as one word of a shell command.
+function M.shell_word(text)
+    return "'" .. text:gsub("'", "'\\''") .. "'"
+end
+
+--- The folder of this checkout.
+function M.root()
+    return os.getenv "CPLAB_ROOT" or "."
+end
+
+--- The commit of this checkout, with "-dirty" where files differ from it; nil outside of git.
+function M.commit()
+    return first_line("git -C " .. M.shell_word(M.root()) ..
+        " describe --always --dirty --abbrev=12 --exclude='*'")
+end
+
+--- The model of the processor, and how many of it this process may use.
+-- @treturn string
+-- @treturn number
+function M.machine()
+    local cpu = "unknown"
+    local info = io.open("/proc/cpuinfo", "r")
+    for line in info and info:lines() or function() end do
+        cpu = line:match "^model name%s*:%s*(.+)$" or cpu
+    end
+    if info then info:close() end
+    return cpu, tonumber(first_line "nproc") or 1
+end
+
+--- The `env` of every result of one run.
+-- @tparam table options device, dtype, seed
+-- @treturn table
+function M.describe(options)
+    local cpu, cores = M.machine()
+    return {
+        version = clib.ffi.string(clib.C.cpl_version()), commit = M.commit(),
+        cpu = cpu, cores = cores, transport = "local", luajit = jit.version,
+        device = options.device, dtype = options.dtype, seed = options.seed,
+    }
+end
+
+return M

@@ -1,0 +1,188 @@
+--- The command `run`: sweep, progress, results and the table. Everything that can be known to be
+-- wrong is known before the first case, and before a file is opened.
+-- @module cplab.run
+local clib = require "clib"
+local environment = require "cplab.environment"
+local progress = require "cplab.progress"
+local report = require "cplab.report"
+local results = require "cplab.results"
+local selection = require "cplab.selection"
+local sweep = require "cplab.sweep"
+
+local C = clib.C
+
+local M = {}
+
+local function say(text)
+    io.stderr:write("cplab: ", text, "\n")
+end
+
+local function is_terminal(fd)
+    return C.cpl_host_is_terminal(fd)
+end
+
+--- Whether results on stdout may have colour.
+function M.colour()
+    return is_terminal(1) and os.getenv "NO_COLOR" == nil and os.getenv "TERM" ~= "dumb"
+end
+
+local function options_of(chosen, arguments)
+    return {
+        dtype = chosen.dtype, seed = arguments.seed, iters = arguments.iters,
+        warmup = arguments.warmup, device = "cpu", params = chosen.params,
+        trace_tokens = arguments.trace_tokens or false, deadline = arguments.deadline or 60,
+    }
+end
+
+local function list(chosen)
+    for _, case in ipairs(chosen.cases) do
+        local reason = chosen.reasons[case]
+        local n = sweep.n_ranks(case)
+        io.stdout:write(sweep.describe(case, chosen.axes), "  ", reason and "skipped: " .. reason
+            or ("%d rank%s"):format(n, n == 1 and "" or "s"), "\n")
+    end
+end
+
+-- ---- outputs ------------------------------------------------------------------
+
+local function case_keys(chosen)
+    local keys = {}
+    for _, axis in ipairs(chosen.axes) do keys[#keys + 1] = axis end
+    for _, name in ipairs { "cp", "tp" } do
+        if not chosen.sweep[name] then keys[#keys + 1] = name end
+    end
+    return keys
+end
+
+-- Metrics of the script's own that its table names.
+local function extra_metrics(chosen)
+    local extra = {}
+    for _, name in ipairs(chosen.script.report or {}) do
+        if type(name) == "string" and not report.columns[name] then extra[#extra + 1] = name end
+    end
+    return extra
+end
+
+local function open_outputs(chosen, arguments)
+    local paths = {}
+    for _, path in ipairs { arguments.json or false, arguments.csv or false } do
+        if path then paths[#paths + 1] = path end
+    end
+    local ok, message = results.writable(paths)
+    if not ok then return nil, message end
+    local outputs = { old = {} }
+    if arguments.json then
+        local sink, old = results.json_lines(arguments.json, arguments.resume)
+        if not sink then return nil, old end
+        outputs[#outputs + 1], outputs.old = sink, old
+        outputs.json = sink
+    end
+    if arguments.csv then
+        local sink, problem = results.csv(arguments.csv, case_keys(chosen), extra_metrics(chosen))
+        if not sink then return nil, problem end
+        outputs[#outputs + 1] = sink
+    end
+    return outputs
+end
+
+local function finished_before(outputs)
+    local finished = {}
+    for _, result in ipairs(outputs.old) do
+        if result.status ~= "skipped" or finished[results.key(result)] == nil then
+            finished[results.key(result)] = result
+        end
+    end
+    return finished
+end
+
+-- ---- the loop -------------------------------------------------------------------
+
+local function run_case(chosen, case, options)
+    local reason = chosen.reasons[case]
+    if reason then return { status = "skipped", reason = reason } end
+    return require("cplab.case_run").run(chosen.file, case, options)
+end
+
+local function complete(result, chosen, case, env)
+    result.experiment, result.case, result.env = chosen.script.name, case, env
+    return result
+end
+
+local function show_traceback(result, text, bar)
+    if result.status ~= "error" then return end
+    bar:clear()
+    say(("%s: error: %s"):format(text, result.reason))
+    if result.traceback and result.traceback ~= "" then
+        io.stderr:write(result.traceback, "\n")
+    end
+end
+
+-- Takes a finished case from an earlier run, or runs it.
+local function one_case(chosen, case, state)
+    local fresh = complete({}, chosen, case, state.env)
+    local old = state.finished[results.key(fresh)]
+    if old and (old.status ~= "skipped" or chosen.reasons[case]) then return old, true end
+    local text = sweep.describe(case, chosen.axes)
+    local start = C.cpl_clock()
+    state.bar:begin(text)
+    local result = complete(run_case(chosen, case, state.options), chosen, case, state.env)
+    show_traceback(result, text, state.bar)
+    state.bar:finish(text, result.status, C.cpl_clock() - start)
+    return result, false
+end
+
+local function run_all(chosen, outputs, state)
+    local all = {}
+    for i, case in ipairs(chosen.cases) do
+        local result, is_old = one_case(chosen, case, state)
+        all[i] = result
+        for _, sink in ipairs(outputs) do
+            if not (is_old and sink == outputs.json) then sink:put(result, chosen.axes) end
+        end
+    end
+    state.bar:clear()
+    return all
+end
+
+local function verdict(all)
+    local counts = report.count(all)
+    return counts.failed + counts.error > 0 and 1 or 0
+end
+
+local function execute(chosen, arguments)
+    local outputs, message = open_outputs(chosen, arguments)
+    if not outputs then return nil, message end
+    local options = options_of(chosen, arguments)
+    local all = run_all(chosen, outputs, {
+        options = options, env = environment.describe(options),
+        finished = finished_before(outputs),
+        bar = progress.new(#chosen.cases, is_terminal(2)),
+    })
+    for _, sink in ipairs(outputs) do sink:close() end
+    local lines = report.table(all, {
+        axes = chosen.axes, columns = chosen.script.report, colour = M.colour(),
+    })
+    io.stdout:write(table.concat(lines, "\n"), "\n")
+    return verdict(all)
+end
+
+--- Runs an experiment as the command line asks.
+-- @tparam table arguments as cplab.cli parses them
+-- @treturn number exit status
+function M.run(arguments)
+    if arguments.resume and not arguments.json then
+        say "run: --resume needs --json FILE"
+        return 2
+    end
+    local chosen, message = selection.new(arguments)
+    if not chosen then say(message) return 2 end
+    require("cplab.corpus").notify = say
+    local ok, problem = selection.check_input(chosen)
+    if not ok then say(problem) return 2 end
+    if arguments.list or arguments.dry_run then list(chosen) return 0 end
+    local status, sentence = execute(chosen, arguments)
+    if not status then say(sentence) return 2 end
+    return status
+end
+
+return M

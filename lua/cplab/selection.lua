@@ -1,0 +1,97 @@
+--- What a command works on: a script, and the cases of it that the options choose.
+-- @module cplab.selection
+local experiment = require "cplab.experiment"
+local policy = require "cplab.policy"
+local schedule = require "cplab.schedule"
+local sweep = require "cplab.sweep"
+
+local M = {}
+
+local dtypes = { f64 = true, f32 = true }
+
+-- --dtype is a param where the script declares one, so that its functions see it in the case.
+local function sets_of(script, arguments)
+    local sets = {}
+    for i, text in ipairs(arguments.set or {}) do sets[i] = text end
+    if arguments.dtype and script.params.dtype ~= nil then
+        sets[#sets + 1] = "dtype=" .. arguments.dtype
+    end
+    return sets
+end
+
+-- The place in our own files says nothing to who typed the name.
+local function without_place(message)
+    return (tostring(message):gsub("^[^\n]-%.lua:%d+: ", ""))
+end
+
+-- As many layers as the ratio's own period, so that only its form can be wrong.
+local function check_ratio(ratio)
+    local gdn = type(ratio) == "string" and tonumber(ratio:match "^1:(%d+)$") or 0
+    schedule.ratio(ratio, gdn + 1)
+end
+
+-- A policy or ratio that nobody knows is wrong before anything runs.
+local function check_axes(chosen)
+    for axis, check in pairs { policy = policy.resolve, ratio = check_ratio } do
+        for _, value in ipairs(chosen[axis] or {}) do
+            local ok, message = pcall(check, value)
+            if not ok then return nil, without_place(message) end
+        end
+    end
+    return true
+end
+
+local function choose_cases(self, arguments)
+    local cases, message = sweep.cases(self.sweep, self.params)
+    if not cases then return nil, message end
+    cases, message = sweep.only(cases, self.sweep, arguments.only or {})
+    if not cases then return nil, message end
+    local reasons, n = sweep.reasons(self.script, cases, arguments.ranks)
+    if not reasons then return nil, n end
+    self.cases, self.reasons, self.n_runs = cases, reasons, n
+    return self
+end
+
+--- Loads a script and chooses cases.
+-- @tparam table arguments file, set, only, ranks, dtype
+-- @treturn ?table file, script, sweep, params, dtype, axes, cases, reasons (by case), n_runs
+-- @treturn ?string the sentence
+function M.new(arguments)
+    local script, message = experiment.load(arguments.file)
+    if not script then return nil, message end
+    local self = { file = arguments.file, script = script }
+    self.sweep, self.params = sweep.set(script, sets_of(script, arguments))
+    if not self.sweep then return nil, self.params end
+    self.dtype = self.params.dtype or arguments.dtype
+    if self.dtype and not dtypes[self.dtype] then
+        return nil, ("dtype %s: the cpu computes in f64 and f32"):format(tostring(self.dtype))
+    end
+    self.axes = sweep.axes(self.sweep)
+    local ok, problem = check_axes(self.sweep)
+    if not ok then return nil, problem end
+    return choose_cases(self, arguments)
+end
+
+local function build(script, case)
+    if script.model then script.model(case) end
+    if script.stream then script.stream(case) end
+end
+
+--- Builds model and stream of every case that runs, and forgets them. What is wrong with some
+-- cases is theirs to report; what is wrong with all of them is wrong input.
+-- @treturn ?boolean
+-- @treturn ?string the sentence
+function M.check_input(self)
+    local first, n = nil, 0
+    for _, case in ipairs(self.cases) do
+        if not self.reasons[case] then
+            local ok, message = pcall(build, self.script, case)
+            if ok then return true end
+            first, n = first or tostring(message), n + 1
+        end
+    end
+    if n == 0 then return true end
+    return nil, first
+end
+
+return M

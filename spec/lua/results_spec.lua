@@ -1,0 +1,179 @@
+-- Lines of results: what is written can be read back, whatever the numbers and wherever it stops.
+local json = require "cplab.json"
+local results = require "cplab.results"
+
+local function temporary()
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    return path
+end
+
+local function contents(path)
+    local file = assert(io.open(path, "rb"))
+    local text = file:read "*a"
+    file:close()
+    return text
+end
+
+local function put(path, text)
+    local file = assert(io.open(path, "wb"))
+    file:write(text)
+    file:close()
+end
+
+local function result(cp, status)
+    return {
+        experiment = "x", case = { cp = cp, ratio = "1:3" }, status = status or "passed",
+        metrics = { step_ms = 0.1 + 0.2, zeta = 1 / 0 },
+        checks = { { name = "parity", passed = false, value = 0 / 0, bound = 1e-12 } },
+        samples = { step_ms = { 1, 2.5 } }, env = { seed = 1 },
+    }
+end
+
+describe("json", function()
+    it("writes every number with all of its digits", function()
+        for _, x in ipairs { 0, -3, 0.1 + 0.2, 1 / 3, 1e300, 2 ^ 53, 5e-324, -2.5 } do
+            assert.equal(x, (json.decode(json.encode(x))))
+        end
+    end)
+
+    it("writes NaN and infinities as strings", function()
+        assert.equal('["nan","inf","-inf"]', json.encode { 0 / 0, 1 / 0, -1 / 0 })
+        assert.equal(-1 / 0, json.to_number "-inf")
+    end)
+
+    it("brings any text back", function()
+        for _, text in ipairs { "", 'a"b\\c', "\0\1\n\t\127", "\\u0041", "π", "\\", '"' } do
+            assert.equal(text, (json.decode(json.encode(text))))
+        end
+    end)
+
+    for _, text in ipairs { "", "{", '{"a"', '{"a":}', "[1,", '"a', "nul", "1 2", "{1:2}", "-" } do
+        it("refuses " .. (text == "" and "nothing" or text), function()
+            local value, message = json.decode(text)
+            assert.is_nil(value)
+            assert.truthy(message:match "^json: no JSON at character %d+$")
+        end)
+    end
+end)
+
+describe("results.encode", function()
+    it("orders the keys and fills every metric", function()
+        local line = results.encode(result(4), { "ratio", "cp" })
+        local head = '{"schema":"cplab.case/1","experiment":"x","case":{"ratio":"1:3","cp":4},'
+            .. '"status":"passed","reason":null,"metrics":{"conversions_fwd":null,'
+        assert.equal(head, line:sub(1, #head))
+        assert.truthy(line:find('"step_ms":0.30000000000000004,"convert_ms":null', 1, true))
+        assert.truthy(line:find('"peak_bytes":null,"zeta":"inf"}', 1, true))
+        assert.truthy(line:find(
+            '"checks":[{"name":"parity","passed":false,"value":"nan","bound":1e-12}]', 1, true)
+            or line:find('"bound":9.9999999999999998e-13}]', 1, true))
+        assert.truthy(line:find('"samples":{"step_ms":[1,2.5]},"env":{"seed":1}}', 1, true))
+    end)
+
+    it("writes a case without checks and metrics", function()
+        local line = results.encode { experiment = "x", case = { cp = 1 }, status = "skipped",
+            reason = "too large" }
+        assert.truthy(line:find('"reason":"too large"', 1, true))
+        assert.truthy(line:find('"checks":[],"samples":{},"env":{}}', 1, true))
+    end)
+
+    it("is read back with its numbers", function()
+        local back = results.decode(results.encode(result(4)))
+        assert.equal(0.1 + 0.2, back.metrics.step_ms)
+        assert.equal(1 / 0, back.metrics.zeta)
+        assert.is_nil(back.reason)
+        assert.is_nil(back.metrics.loss)
+    end)
+end)
+
+describe("results.json_lines", function()
+    it("truncates what was there", function()
+        local path = temporary()
+        put(path, "old\n")
+        local sink = results.json_lines(path, false)
+        sink:put(result(1))
+        sink:close()
+        sink:close()
+        assert.equal(results.encode(result(1)) .. "\n", contents(path))
+    end)
+
+    it("has written a line as soon as put returns", function()
+        local path = temporary()
+        local sink = results.json_lines(path, false)
+        sink:put(result(1))
+        assert.equal(1, #results.read(path))
+        sink:close()
+    end)
+
+    it("resumes after whole lines and cuts a half-written one", function()
+        local path = temporary()
+        local first, second = results.encode(result(1)), results.encode(result(2))
+        for _, n in ipairs { 0, 1, 40, #second } do
+            put(path, first .. "\n" .. second:sub(1, n))
+            local sink, old = results.json_lines(path, true)
+            assert.equal(1, #old)
+            sink:put(result(4))
+            sink:close()
+            assert.equal(first .. "\n" .. results.encode(result(4)) .. "\n", contents(path))
+        end
+    end)
+
+    it("refuses a line that is no result, and says which", function()
+        local path = temporary()
+        put(path, results.encode(result(1)) .. "\n{}\n")
+        assert.same({ nil, path .. ":2: not a line of schema cplab.case/1" },
+            { results.json_lines(path, true) })
+        assert.equal("{}\n", contents(path):sub(-3))
+    end)
+
+    it("knows a case by experiment, case, seed and dtype", function()
+        local a, b = result(1), result(1)
+        assert.equal(results.key(a), results.key(results.decode(results.encode(b))))
+        b.env = { seed = 2 }
+        assert.not_equal(results.key(a), results.key(b))
+        assert.not_equal(results.key(a), results.key(result(2)))
+    end)
+end)
+
+describe("results.writable", function()
+    it("leaves nothing behind", function()
+        local path = temporary()
+        os.remove(path)
+        assert.is_true(results.writable { path })
+        assert.is_nil(io.open(path))
+    end)
+
+    it("does not touch one file where another is wrong", function()
+        local path = temporary()
+        put(path, "kept")
+        local ok, message = results.writable { path, "no/such/folder.csv" }
+        assert.is_nil(ok)
+        assert.equal("results: cannot write no/such/folder.csv: No such file or directory", message)
+        assert.equal("kept", contents(path))
+    end)
+
+    it("refuses one path for two outputs", function()
+        assert.same({ nil, "results: a is named for two outputs" },
+            { results.writable { "a", "a" } })
+    end)
+end)
+
+describe("results.csv", function()
+    it("quotes what needs it and leaves gaps for what was not measured", function()
+        local path = temporary()
+        local sink = results.csv(path, { "ratio", "policy", "cp" }, { "mine", "loss" })
+        local r = result(4, "failed")
+        r.case.policy = { "zigzag", "mirror", "contiguous" }
+        r.reason = 'a "b", c'
+        r.metrics.mine = 0 / 0
+        sink:put(r)
+        sink:close()
+        local header, row = contents(path):match "^([^\n]*)\n([^\n]*)\n$"
+        assert.equal("experiment,ratio,policy,cp,status,reason," ..
+            table.concat(results.metrics, ",") .. ",mine", header)
+        assert.equal('x,1:3,zigzag/mirror/contiguous,4,failed,"a ""b"", c"', row:match "^(.-),,")
+        assert.truthy(row:find(",0.30000000000000004,,", 1, true))
+        assert.equal(",nan", row:sub(-4))
+    end)
+end)
