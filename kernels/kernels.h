@@ -14,6 +14,8 @@
  * aligned. Outputs must not alias inputs except where said. Gradients of
  * activations are overwritten; gradients of PARAMETERS (named `grad_*`) are
  * added to, and may be NULL. Kernels do not fail: sizes are the caller's duty.
+ * Spans stand in slot order and do not overlap; here a span may be empty (its
+ * state then passes unchanged). Kernels may run on many threads at once.
  *
  * Letters: n rows, D width of a head, H heads, K = key_dim, V = value_dim.
  */

@@ -1,0 +1,298 @@
+/*
+ * attention_cpu.c: causal attention by tiles of queries x keys, so that no
+ * T x T matrix exists. The query heads that share a key/value head stand in
+ * one tile, row (token, head), and meet the same keys. Forward keeps for each
+ * row the running maximum m and sum l of e^(score - m); a later tile rescales
+ * what the earlier ones left (Milakov and Gimelshein, arXiv 1805.02867; Dao et
+ * al., arXiv 2205.14135). Backward computes the weights again from lse.
+ */
+#include "real.h"
+#include "spans.h"
+
+/* A tile of queries has about QUERY_ROWS rows; of keys, KEYS. Large enough for
+ * gemm to run at its rate, small enough that little of the triangle is wasted
+ * and that a tile of scores stays in the second-level cache. */
+enum { QUERY_ROWS = 256, KEYS = 256 };
+
+/* Queries of some tokens for the heads of one kv head. */
+typedef struct tile {
+    int64_t kv_head, group; /* query heads per kv head */
+    int64_t slot, n_tokens; /* tokens of the tile */
+    int64_t n_before;       /* keys that all of them see, less one each */
+    int64_t kv_slot;        /* first key of the block */
+    int64_t n_rows;         /* n_tokens * group */
+    real *q;                /* [rows, K] */
+    real *scores;           /* [rows, KEYS] */
+    real *o;                /* [rows, V]; backward: do */
+    real *max, *sum;        /* [rows]; backward: lse, do.o */
+    real *d_scores, *dq;    /* backward only */
+} tile;
+
+static int64_t tokens_per_tile(const cpl_attention *p)
+{
+    return cpli_max(QUERY_ROWS / (p->heads / p->kv_heads), 1);
+}
+
+static size_t carve(const cpl_attention *p, void *workspace, bool backward,
+                    tile *t)
+{
+    arena a = {workspace, 0};
+    int64_t rows = tokens_per_tile(p) * (p->heads / p->kv_heads);
+    t->q = take(&a, rows * p->key_dim);
+    t->scores = take(&a, rows * KEYS);
+    t->o = take(&a, rows * p->value_dim);
+    t->max = take(&a, rows);
+    t->sum = take(&a, rows);
+    if (backward) {
+        t->d_scores = take(&a, rows * KEYS);
+        t->dq = take(&a, rows * p->key_dim);
+    }
+    return a.used;
+}
+
+/* The tile's rows in an array [token, heads, dim] with a row stride. */
+static void gather(const tile *t, const void *array, int64_t stride,
+                   int64_t dim, real *rows)
+{
+    const real *from =
+        (const real *)array + t->slot * stride + t->kv_head * t->group * dim;
+    int64_t n = t->group * dim;
+    for (int64_t i = 0; i < t->n_tokens; i++)
+        memcpy(rows + i * n, from + i * stride, (size_t)n * sizeof(real));
+}
+
+static void scatter(const tile *t, const real *rows, int64_t dim, void *array,
+                    int64_t stride)
+{
+    real *to = (real *)array + t->slot * stride + t->kv_head * t->group * dim;
+    int64_t n = t->group * dim;
+    for (int64_t i = 0; i < t->n_tokens; i++)
+        memcpy(to + i * stride, rows + i * n, (size_t)n * sizeof(real));
+}
+
+/* Keys that a row sees, counted from the block's first key. */
+static int64_t n_seen(const tile *t, int64_t row)
+{
+    return cpli_max(t->n_before + row / t->group + 1, 0);
+}
+
+/* The keys that some row of the tile sees. */
+static int64_t n_visible(const tile *t)
+{
+    return n_seen(t, t->n_rows - 1);
+}
+
+static const real *keys(const cpl_attention *p, const tile *t, int64_t key)
+{
+    return (const real *)p->k + (t->kv_slot + key) * p->k_stride +
+           t->kv_head * p->key_dim;
+}
+
+static const real *values(const cpl_attention *p, const tile *t, int64_t key)
+{
+    return (const real *)p->v + (t->kv_slot + key) * p->v_stride +
+           t->kv_head * p->value_dim;
+}
+
+/* Calls visit for every tile of every block and kv head. */
+static void each_tile(const cpl_attention *p, tile *t, const void *context,
+                      void (*visit)(const void *context, const cpl_attention *p,
+                                    tile *t))
+{
+    t->group = p->heads / p->kv_heads;
+    const int64_t step = tokens_per_tile(p);
+    for (t->kv_head = 0; t->kv_head < p->kv_heads; t->kv_head++)
+        for (int64_t b = 0; b < p->n_blocks; b++) {
+            const cpl_attention_block *block = &p->blocks[b];
+            t->kv_slot = block->kv_slot;
+            for (int64_t i = 0; i < block->n_queries; i += step) {
+                t->slot = block->q_slot + i;
+                t->n_tokens = cpli_min(block->n_queries - i, step);
+                t->n_rows = t->n_tokens * t->group;
+                t->n_before = block->n_before + i;
+                visit(context, p, t);
+            }
+        }
+}
+
+/* ---- forward ---- */
+
+/* Scores of n keys become e^(score - m) with the new maximum m; masked ones
+ * become 0. Returns by how much the row's earlier sums shrink. */
+static real soften(real *scores, int64_t n, int64_t seen, real *max, real *sum)
+{
+    real m = *max;
+#pragma omp simd reduction(max : m)
+    for (int64_t j = 0; j < seen; j++)
+        m = scores[j] > m ? scores[j] : m;
+    real total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = 0; j < seen; j++) {
+        scores[j] = real_exp(scores[j] - m);
+        total += scores[j];
+    }
+    for (int64_t j = seen; j < n; j++)
+        scores[j] = 0;
+    real shrink = real_exp(*max - m);
+    *sum = *sum * shrink + total;
+    *max = m;
+    return shrink;
+}
+
+static void attend_keys(const cpl_attention *p, const tile *t, int64_t key,
+                        int64_t n)
+{
+    gemm(t->n_rows, n, p->key_dim, REAL(p->scale), plain(t->q, p->key_dim),
+         turned(keys(p, t, key), p->k_stride), 0, t->scores, KEYS);
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        real *scores = t->scores + row * KEYS;
+        int64_t seen = cpli_min(cpli_max(n_seen(t, row) - key, 0), n);
+        if (seen == 0) {
+            memset(scores, 0, (size_t)n * sizeof(real));
+            continue;
+        }
+        real shrink = soften(scores, n, seen, &t->max[row], &t->sum[row]);
+        real *o = t->o + row * p->value_dim;
+#pragma omp simd
+        for (int64_t a = 0; a < p->value_dim; a++)
+            o[a] *= shrink;
+    }
+    gemm(t->n_rows, p->value_dim, n, 1, plain(t->scores, KEYS),
+         plain(values(p, t, key), p->v_stride), 1, t->o, p->value_dim);
+}
+
+static void store_lse(const cpl_attention *p, const tile *t)
+{
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        real *o = t->o + row * p->value_dim;
+        /* The largest key adds 1, so that the sum is 0 only without keys. */
+        real factor = t->sum[row] == 0 ? 0 : 1 / t->sum[row];
+#pragma omp simd
+        for (int64_t a = 0; a < p->value_dim; a++)
+            o[a] *= factor;
+        t->max[row] += LOG(t->sum[row]);
+    }
+    scatter(t, t->max, 1, p->lse, p->heads);
+}
+
+static void forward_tile(const void *context, const cpl_attention *p, tile *t)
+{
+    (void)context;
+    gather(t, p->q, p->q_stride, p->key_dim, t->q);
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        t->max[row] = -REAL(INFINITY);
+        t->sum[row] = 0;
+    }
+    memset(t->o, 0, (size_t)(t->n_rows * p->value_dim) * sizeof(real));
+    for (int64_t key = 0; key < n_visible(t); key += KEYS)
+        attend_keys(p, t, key, cpli_min(n_visible(t) - key, KEYS));
+    store_lse(p, t);
+    scatter(t, t->o, p->value_dim, p->o, p->heads * p->value_dim);
+}
+
+size_t NAME(attention_workspace)(const cpl_attention *p)
+{
+    tile t;
+    return carve(p, NULL, false, &t);
+}
+
+void NAME(attention)(const cpl_attention *p)
+{
+    tile t;
+    carve(p, p->workspace, false, &t);
+    size_t row_bytes = (size_t)(p->heads * p->value_dim) * sizeof(real);
+    zero_rows(p->o, row_bytes, row_bytes, 0, p->n_queries);
+    for (int64_t i = 0; i < p->n_queries * p->heads; i++)
+        ((real *)p->lse)[i] = -REAL(INFINITY);
+    each_tile(p, &t, NULL, forward_tile);
+}
+
+/* ---- backward ---- */
+
+/* scores become the weights w, d_scores (dw on entry) become w (dw - do.o). */
+static void weigh(const tile *t, int64_t key, int64_t n)
+{
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        real *w = t->scores + row * KEYS;
+        real *d = t->d_scores + row * KEYS;
+        const real lse = t->max[row];
+        const real along = t->sum[row];
+        int64_t seen = cpli_min(cpli_max(n_seen(t, row) - key, 0), n);
+#pragma omp simd
+        for (int64_t j = 0; j < seen; j++) {
+            w[j] = real_exp(w[j] - lse);
+            d[j] = w[j] * (d[j] - along);
+        }
+        for (int64_t j = seen; j < n; j++)
+            w[j] = d[j] = 0;
+    }
+}
+
+static void attend_keys_back(const cpl_attention_backward *b, const tile *t,
+                             int64_t key, int64_t n)
+{
+    const cpl_attention *p = &b->forward;
+    const real scale = REAL(p->scale);
+    real *dk = (real *)b->dk + (t->kv_slot + key) * b->dk_stride +
+               t->kv_head * p->key_dim;
+    real *dv = (real *)b->dv + (t->kv_slot + key) * b->dv_stride +
+               t->kv_head * p->value_dim;
+    gemm(t->n_rows, n, p->key_dim, scale, plain(t->q, p->key_dim),
+         turned(keys(p, t, key), p->k_stride), 0, t->scores, KEYS);
+    gemm(t->n_rows, n, p->value_dim, 1, plain(t->o, p->value_dim),
+         turned(values(p, t, key), p->v_stride), 0, t->d_scores, KEYS);
+    weigh(t, key, n);
+    gemm(n, p->value_dim, t->n_rows, 1, turned(t->scores, KEYS),
+         plain(t->o, p->value_dim), 1, dv, b->dv_stride);
+    gemm(n, p->key_dim, t->n_rows, scale, turned(t->d_scores, KEYS),
+         plain(t->q, p->key_dim), 1, dk, b->dk_stride);
+    gemm(t->n_rows, p->key_dim, n, scale, plain(t->d_scores, KEYS),
+         plain(keys(p, t, key), p->k_stride), 1, t->dq, p->key_dim);
+}
+
+/* t->sum = do.o, row by row; t->o holds do. */
+static void gather_output(const cpl_attention_backward *b, tile *t)
+{
+    const cpl_attention *p = &b->forward;
+    const int64_t width = p->heads * p->value_dim;
+    gather(t, b->d_o, width, p->value_dim, t->o);
+    gather(t, p->lse, p->heads, 1, t->max);
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        const real *o = (const real *)p->o +
+                        (t->slot + row / t->group) * width +
+                        (t->kv_head * t->group + row % t->group) * p->value_dim;
+        t->sum[row] = dot(o, t->o + row * p->value_dim, p->value_dim);
+    }
+}
+
+static void backward_tile(const void *context, const cpl_attention *p, tile *t)
+{
+    const cpl_attention_backward *b = context;
+    gather(t, p->q, p->q_stride, p->key_dim, t->q);
+    gather_output(b, t);
+    memset(t->dq, 0, (size_t)(t->n_rows * p->key_dim) * sizeof(real));
+    for (int64_t key = 0; key < n_visible(t); key += KEYS)
+        attend_keys_back(b, t, key, cpli_min(n_visible(t) - key, KEYS));
+    scatter(t, t->dq, p->key_dim, b->dq, b->dq_stride);
+}
+
+size_t NAME(attention_backward_workspace)(const cpl_attention_backward *p)
+{
+    tile t;
+    return carve(&p->forward, NULL, true, &t);
+}
+
+void NAME(attention_backward)(const cpl_attention_backward *b)
+{
+    const cpl_attention *p = &b->forward;
+    tile t;
+    carve(p, b->workspace, true, &t);
+    size_t size = sizeof(real);
+    zero_rows(b->dq, (size_t)(p->heads * p->key_dim) * size,
+              (size_t)b->dq_stride * size, 0, p->n_queries);
+    zero_rows(b->dk, (size_t)(p->kv_heads * p->key_dim) * size,
+              (size_t)b->dk_stride * size, 0, p->n_keys);
+    zero_rows(b->dv, (size_t)(p->kv_heads * p->value_dim) * size,
+              (size_t)b->dv_stride * size, 0, p->n_keys);
+    each_tile(p, &t, b, backward_tile);
+}

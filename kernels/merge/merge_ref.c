@@ -1,0 +1,27 @@
+/*
+ * merge_ref.c: joins two attention results over disjoint keys. The weights are
+ * w = e^(lse - m), w_b = e^(lse_b - m) with m = max(lse, lse_b);
+ *   o = (w o + w_b o_b) / (w + w_b),  lse = m + log(w + w_b).
+ * A side with lse = -inf saw no key: the other side stands alone.
+ */
+#include <math.h>
+
+#include "entries.h"
+
+void NAME(merge)(const cpl_merge *p)
+{
+    double *lse = p->lse;
+    const double *lse_b = p->lse_b;
+    for (int64_t i = 0; i < p->n_rows * p->heads; i++) {
+        double *o = (double *)p->o + i * p->width;
+        const double *o_b = (const double *)p->o_b + i * p->width;
+        if (lse_b[i] == -INFINITY)
+            continue;
+        double m = lse[i] > lse_b[i] ? lse[i] : lse_b[i];
+        double w = exp(lse[i] - m);
+        double w_b = exp(lse_b[i] - m);
+        for (int64_t j = 0; j < p->width; j++)
+            o[j] = (w * o[j] + w_b * o_b[j]) / (w + w_b);
+        lse[i] = m + log(w + w_b);
+    }
+}
