@@ -542,6 +542,20 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
 /* ---- layer -----------------------------------------------------------------
  */
 
+/*
+ * A place: one rank's part of a layout made ready for layers, with the routes
+ * that they need there (key views, halos), built once and shared by all layers
+ * of the layout. To be used by one thread.
+ */
+typedef struct cpl_place cpl_place;
+
+/* Local. Borrows comm and layout. Errors: MISMATCH (ranks), MEMORY. */
+CPL_API cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
+                                    cpl_place **out);
+CPL_API void cpl_place_destroy(cpl_place *place);
+/* How many route objects it has built so far. */
+CPL_API int64_t cpl_place_routes_built(const cpl_place *place);
+
 /* A layer: a step of the model with parameters. Says which layouts it accepts;
  * never converts. */
 typedef struct cpl_layer cpl_layer;
@@ -601,13 +615,11 @@ CPL_API cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
 CPL_API cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
                                   cpl_tensor *const *grads);
 /*
- * Collective. Builds routes, plans and buffers for the rows of this rank in
- * `layout`; `name` stands in its messages. Borrows comm and layout. Adds the
- * number of routes that it built to *routes_built (may be NULL).
+ * Collective. Makes plans and buffers for the rows of a place; `name` stands in
+ * its messages. Borrows the place.
  */
 CPL_API cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name,
-                                     cpl_comm *comm, const cpl_layout *layout,
-                                     int64_t *routes_built);
+                                     cpl_place *place);
 /* Collective. y = layer(x). x and y stay unchanged until backward. */
 CPL_API cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
                                      cpl_tensor *y);

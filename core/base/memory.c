@@ -66,7 +66,7 @@ cpl_status cpli_alloc(size_t n, size_t size, void **out)
 
 cpl_status cpli_realloc(void **block, size_t n, size_t size)
 {
-    void *grown;
+    void *grown = NULL;
     CPL_TRY(take(n, size, &grown));
     if (*block != NULL) {
         size_t old = bytes_of(*block);

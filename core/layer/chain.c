@@ -33,12 +33,12 @@ static cpl_status make_subset(const cpli_chain *chain,
                               bool (*member)(const cpl_link *),
                               struct cpli_subset *subset)
 {
-    CPL_TRY(CPL_ALLOC(chain->n_spans, &subset->spans));
-    CPL_TRY(CPL_ALLOC(chain->n_spans, &subset->index));
+    CPL_TRY(CPL_ALLOC(chain->place->n_spans, &subset->spans));
+    CPL_TRY(CPL_ALLOC(chain->place->n_spans, &subset->index));
     subset->n = 0;
-    for (int64_t i = 0; i < chain->n_spans; i++)
-        if (member(&chain->links[i])) {
-            subset->spans[subset->n] = chain->spans[i];
+    for (int64_t i = 0; i < chain->place->n_spans; i++)
+        if (member(&chain->place->links[i])) {
+            subset->spans[subset->n] = chain->place->spans[i];
             subset->index[subset->n++] = i;
         }
     return CPL_OK;
@@ -60,14 +60,14 @@ static void hop_segments(const cpli_chain *chain, int64_t hop,
                          cpl_segment *sends, cpl_segment *receives,
                          cpl_route_part *part)
 {
-    const cpl_stream *stream = cpl_layout_stream(chain->layer->layout);
+    const cpl_stream *stream = cpl_layout_stream(chain->place->layout);
     *part = (cpl_route_part){.sends = sends,
                              .receives = receives,
-                             .n_source_rows = chain->n_spans,
-                             .n_target_rows = chain->n_spans};
-    for (int64_t i = 0; i < chain->n_spans; i++) {
-        const cpl_span *span = &chain->spans[i];
-        const cpl_link *link = &chain->links[i];
+                             .n_source_rows = chain->place->n_spans,
+                             .n_target_rows = chain->place->n_spans};
+    for (int64_t i = 0; i < chain->place->n_spans; i++) {
+        const cpl_span *span = &chain->place->spans[i];
+        const cpl_link *link = &chain->place->links[i];
         int64_t start =
             cpl_stream_sequence(stream, span->sequence).start + span->offset;
         if (link->level == hop && has_prev(link))
@@ -103,7 +103,7 @@ static cpl_status make_plans(cpli_chain *chain, cpl_segment *sends,
         hop_segments(chain, hop, sends, receives, &part);
         if (part.n_sends + part.n_receives > 0)
             CPL_TRY(cpli_plan_from_parts(
-                &part, chain->layer->comm, chain->layer->dtype,
+                &part, chain->place->comm, chain->layer->dtype,
                 state_width(chain), &chain->plans[hop]));
     }
     return CPL_OK;
@@ -111,15 +111,16 @@ static cpl_status make_plans(cpli_chain *chain, cpl_segment *sends,
 
 static cpl_status prepare_hops(cpli_chain *chain)
 {
-    for (int64_t i = 0; i < chain->n_spans; i++) {
-        const cpl_link *link = &chain->links[i];
+    for (int64_t i = 0; i < chain->place->n_spans; i++) {
+        const cpl_link *link = &chain->place->links[i];
         int64_t last = has_next(link) ? link->level + 1 : link->level;
         chain->n_hops = cpli_max(chain->n_hops, last);
     }
     CPL_TRY(CPL_ALLOC(chain->n_hops + 1, &chain->plans));
     cpl_segment *segments;
-    CPL_TRY(CPL_ALLOC(2 * chain->n_spans, &segments));
-    cpl_status status = make_plans(chain, segments, segments + chain->n_spans);
+    CPL_TRY(CPL_ALLOC(2 * chain->place->n_spans, &segments));
+    cpl_status status =
+        make_plans(chain, segments, segments + chain->place->n_spans);
     cpli_free(segments);
     return status;
 }
@@ -140,12 +141,14 @@ static cpl_status prepare_buffers(cpli_chain *chain, const cpl_gdn *gdn)
     int64_t state = state_width(chain);
     int64_t square = chain->heads * chain->key_dim * chain->key_dim;
     int64_t n_middles = chain->middles.n;
-    CPL_TRY(cpli_layer_tensor(layer, chain->n_spans, state, &chain->state_in));
-    CPL_TRY(cpli_layer_tensor(layer, chain->n_spans, state, &chain->state_out));
-    CPL_TRY(
-        cpli_layer_tensor(layer, chain->n_spans, state, &chain->d_state_in));
-    CPL_TRY(
-        cpli_layer_tensor(layer, chain->n_spans, state, &chain->d_state_out));
+    CPL_TRY(cpli_layer_tensor(layer, chain->place->n_spans, state,
+                              &chain->state_in));
+    CPL_TRY(cpli_layer_tensor(layer, chain->place->n_spans, state,
+                              &chain->state_out));
+    CPL_TRY(cpli_layer_tensor(layer, chain->place->n_spans, state,
+                              &chain->d_state_in));
+    CPL_TRY(cpli_layer_tensor(layer, chain->place->n_spans, state,
+                              &chain->d_state_out));
     CPL_TRY(cpli_layer_tensor(layer, n_middles, square, &chain->transition));
     CPL_TRY(cpli_layer_tensor(layer, chain->heads_of_chains.n, state,
                               &chain->head_offset));
@@ -159,24 +162,16 @@ static cpl_status prepare_buffers(cpli_chain *chain, const cpl_gdn *gdn)
 cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,
                               const cpl_gdn *gdn)
 {
-    int rank = cpl_comm_rank(layer->comm);
-    int64_t n_links;
     *chain = (cpli_chain){.layer = layer,
+                          .place = layer->place,
                           .heads = gdn->value_heads,
                           .key_dim = gdn->key_dim,
                           .value_dim = gdn->value_dim};
-    CPL_TRY(cpl_layout_spans(layer->layout, rank, true, &chain->spans,
-                             &chain->n_spans));
-    CPL_TRY(cpl_layout_chain(layer->layout, rank, &chain->links, &n_links));
-    CPL_ASSERT(n_links == chain->n_spans);
     CPL_TRY(make_subset(chain, is_head, &chain->heads_of_chains));
     CPL_TRY(make_subset(chain, is_middle, &chain->middles));
     CPL_TRY(make_subset(chain, has_prev, &chain->followers));
     CPL_TRY(prepare_hops(chain));
-    cpl_gdn all = *gdn;
-    all.spans = chain->spans;
-    all.n_spans = chain->n_spans;
-    return prepare_buffers(chain, &all);
+    return prepare_buffers(chain, gdn);
 }
 
 static void release_subset(struct cpli_subset *subset)
@@ -193,8 +188,6 @@ void cpli_chain_release(cpli_chain *chain)
     release_subset(&chain->heads_of_chains);
     release_subset(&chain->middles);
     release_subset(&chain->followers);
-    cpl_free(chain->links);
-    cpl_free(chain->spans);
     *chain = (cpli_chain){0};
 }
 
@@ -291,7 +284,7 @@ cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
         CPL_TRY(run_hop(chain, hop, false));
         for (int64_t i = 0; i < chain->middles.n; i++) {
             int64_t span = chain->middles.index[i];
-            if (chain->links[span].level != hop)
+            if (chain->place->links[span].level != hop)
                 continue;
             copy_state(chain, chain->middle_offset, i, chain->state_out, span);
             apply_transition(chain, i, false,
@@ -318,9 +311,9 @@ cpl_status cpli_chain_backward(cpli_chain *chain, const cpl_gdn *gdn,
         int64_t middle = 0; /* followers hold the middles in the same order */
         for (int64_t i = 0; i < chain->followers.n; i++) {
             int64_t span = chain->followers.index[i];
-            bool is_mid = is_middle(&chain->links[span]);
+            bool is_mid = is_middle(&chain->place->links[span]);
             int64_t m = is_mid ? middle++ : -1;
-            if (chain->links[span].level != hop)
+            if (chain->place->links[span].level != hop)
                 continue;
             copy_state(chain, chain->back_offset, i, chain->d_state_in, span);
             if (is_mid)

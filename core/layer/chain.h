@@ -19,16 +19,14 @@ typedef struct cpli_chain {
     cpl_layer *layer;
     int64_t heads, key_dim, value_dim; /* value heads */
 
-    cpl_span *spans; /* the real spans of this rank */
-    cpl_link *links; /* one each */
-    int64_t n_spans;
-    int64_t n_hops;   /* of this rank: its hops are 1 .. n_hops */
-    cpl_plan **plans; /* [n_hops + 1]; NULL where this rank has no part */
+    const cpl_place *place; /* whose spans and links these are */
+    int64_t n_hops;         /* of this rank: its hops are 1 .. n_hops */
+    cpl_plan **plans;       /* [n_hops + 1]; NULL where this rank has no part */
 
     /* Spans that the summaries are made for, gathered by what they need. */
     struct cpli_subset {
         cpl_span *spans;
-        int64_t *index; /* into spans above */
+        int64_t *index; /* into the spans of the place */
         int64_t n;
     } heads_of_chains, /* first of a chain, with a successor: B only */
         middles,       /* with predecessor and successor: M and B */

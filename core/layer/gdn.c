@@ -20,9 +20,8 @@ typedef struct gdn_layer {
     cpl_gdn_config config;
     int64_t q_width, v_width, conv_width; /* Hk K, Hv V, 2 Hk K + Hv V */
 
-    cpl_view *view; /* conv - 1 positions before each span */
-    cpl_route *route;
-    cpl_plan *plan;
+    const cpli_seen *seen; /* conv - 1 positions before each span; or NULL */
+    cpl_plan *plan;        /* NULL with conv 1 */
     cpli_chain chain;
 
     cpl_tensor *qkv;   /* [n, conv_width] before the convolution */
@@ -44,8 +43,8 @@ static cpl_gdn rule_of(const gdn_layer *gdn)
 {
     const cpl_layer *layer = &gdn->base;
     const cpl_gdn_config *c = &gdn->config;
-    cpl_gdn rule = {.spans = gdn->chain.spans,
-                    .n_spans = gdn->chain.n_spans,
+    cpl_gdn rule = {.spans = layer->place->spans,
+                    .n_spans = layer->place->n_spans,
                     .n_rows = layer->n_rows,
                     .key_heads = c->key_heads,
                     .value_heads = c->value_heads,
@@ -117,24 +116,22 @@ static cpl_status prepare_buffers(gdn_layer *gdn, int64_t n_halo)
 static cpl_status prepare_halo(gdn_layer *gdn, int64_t *n_halo)
 {
     cpl_layer *layer = &gdn->base;
+    cpl_place *place = layer->place;
     *n_halo = 0;
     if (gdn->config.conv == 1)
         return CPL_OK;
-    CPL_TRY(
-        cpl_view_halo(layer->layout, gdn->config.conv - 1, true, &gdn->view));
-    CPL_TRY(cpl_route_to_view(gdn->view, &gdn->route));
-    CPL_TRY(cpl_plan_create(gdn->route, layer->comm, layer->dtype,
+    CPL_TRY(cpli_place_halo(place, gdn->config.conv - 1, &gdn->seen));
+    CPL_TRY(cpl_plan_create(gdn->seen->route, place->comm, layer->dtype,
                             gdn->conv_width, NULL, &gdn->plan));
-    return cpl_view_n_local(gdn->view, cpl_comm_rank(layer->comm), n_halo);
+    return cpl_view_n_local(gdn->seen->view, place->rank, n_halo);
 }
 
-static cpl_status prepare(cpl_layer *layer, int64_t *routes_built)
+static cpl_status prepare(cpl_layer *layer)
 {
     gdn_layer *gdn = (gdn_layer *)layer;
     int64_t n_halo;
     gdn->o = NULL;
     CPL_TRY(prepare_halo(gdn, &n_halo));
-    *routes_built += gdn->route != NULL;
     cpl_gdn sizes = rule_of(gdn);
     CPL_TRY(cpli_chain_prepare(&gdn->chain, layer, &sizes));
     return prepare_buffers(gdn, n_halo);
@@ -145,11 +142,7 @@ static void release(cpl_layer *layer)
     gdn_layer *gdn = (gdn_layer *)layer;
     cpli_chain_release(&gdn->chain);
     cpl_plan_destroy(gdn->plan);
-    cpl_route_destroy(gdn->route);
-    cpl_view_destroy(gdn->view);
     gdn->plan = NULL;
-    gdn->route = NULL;
-    gdn->view = NULL;
 }
 
 /* ---- forward
@@ -161,8 +154,8 @@ static cpl_conv1d conv_of(const gdn_layer *gdn)
                         .weight = cpli_weight(&gdn->base, CONV),
                         .halo = gdn->halo->data,
                         .y = gdn->conv->data,
-                        .spans = gdn->chain.spans,
-                        .n_spans = gdn->chain.n_spans,
+                        .spans = gdn->base.place->spans,
+                        .n_spans = gdn->base.place->n_spans,
                         .n_rows = gdn->base.n_rows,
                         .channels = gdn->conv_width,
                         .width = gdn->config.conv,
@@ -187,8 +180,7 @@ static cpl_status project_and_fetch_halo(gdn_layer *gdn, const cpl_tensor *x)
     if (gdn->plan == NULL)
         return CPL_OK;
     CPL_TRY(cpl_plan_finish(gdn->plan));
-    return cpli_check_view(gdn->halo, gdn->view, cpl_comm_rank(layer->comm),
-                           layer->name);
+    return cpli_check_view(layer, gdn->halo, gdn->seen->view);
 }
 
 static void normalise(const gdn_layer *gdn, int64_t column, void *y)

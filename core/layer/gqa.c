@@ -18,14 +18,11 @@ typedef struct gqa_layer {
     cpl_gqa_config config;
     int64_t q_width, kv_width; /* heads * D, kv_heads * D */
 
-    cpl_view *view; /* the keys that this rank's queries may see */
-    cpl_route *route;
+    const cpli_seen *seen; /* the keys that this rank's queries may see */
     cpl_plan *plan;
     int64_t n_keys;
-    int64_t *positions; /* inside the sequence, one a slot */
-    int64_t *rotary;    /* what RoPE is given: positions, but for faults */
+    int64_t *rotary; /* positions inside the sequence, but for faults */
     cpl_attention_block *blocks;
-    int64_t n_blocks;
 
     cpl_tensor *q_gate; /* [n, heads, 2, D]: query, gate */
     cpl_tensor *q;      /* [n, heads, D], normed and rotated */
@@ -43,15 +40,18 @@ typedef struct gqa_layer {
 
 /* Blocks, from the real spans: the view lists, per sequence in stream order,
  * the keys from its start to the last one needed. */
-static cpl_status make_blocks(gqa_layer *gqa, const cpl_span *spans, int64_t n)
+static cpl_status make_blocks(gqa_layer *gqa)
 {
+    const cpl_place *place = gqa->base.place;
     int64_t n_sequences =
-        cpl_stream_n_sequences(cpl_layout_stream(gqa->base.layout));
+        cpl_stream_n_sequences(cpl_layout_stream(place->layout));
     int64_t *first_key; /* of each sequence: keys needed, then first slot */
-    CPL_TRY(CPL_ALLOC(n_sequences + 1, &first_key));
-    for (int64_t i = 0; i < n; i++) {
-        int64_t *needed = &first_key[spans[i].sequence];
-        *needed = cpli_max(*needed, spans[i].offset + spans[i].length);
+    CPL_TRY(CPL_ALLOC(place->n_spans, &gqa->blocks));
+    CPL_TRY(CPL_ALLOC(n_sequences, &first_key));
+    for (int64_t i = 0; i < place->n_spans; i++) {
+        const cpl_span *span = &place->spans[i];
+        int64_t *needed = &first_key[span->sequence];
+        *needed = cpli_max(*needed, span->offset + span->length);
     }
     int64_t slot = 0;
     for (int64_t i = 0; i < n_sequences; i++) {
@@ -59,47 +59,14 @@ static cpl_status make_blocks(gqa_layer *gqa, const cpl_span *spans, int64_t n)
         first_key[i] = slot;
         slot += needed;
     }
-    cpl_status status = CPL_OK;
-    if (slot != gqa->n_keys)
-        status =
-            cpli_fail(CPL_MISMATCH, "%s: %lld keys needed, %lld in view",
-                      gqa->base.name, (long long)slot, (long long)gqa->n_keys);
-    if (status == CPL_OK)
-        status = CPL_ALLOC(n, &gqa->blocks);
-    for (int64_t i = 0; status == CPL_OK && i < n; i++)
-        gqa->blocks[i] =
-            (cpl_attention_block){.q_slot = spans[i].slot,
-                                  .n_queries = spans[i].length,
-                                  .kv_slot = first_key[spans[i].sequence],
-                                  .n_before = spans[i].offset};
-    gqa->n_blocks = status == CPL_OK ? n : 0;
+    CPL_ASSERT(slot == gqa->n_keys);
+    for (int64_t i = 0; i < place->n_spans; i++)
+        gqa->blocks[i] = (cpl_attention_block){
+            .q_slot = place->spans[i].slot,
+            .n_queries = place->spans[i].length,
+            .kv_slot = first_key[place->spans[i].sequence],
+            .n_before = place->spans[i].offset};
     cpli_free(first_key);
-    return status;
-}
-
-static cpl_status prepare_blocks(gqa_layer *gqa)
-{
-    cpl_span *spans;
-    int64_t n;
-    int rank = cpl_comm_rank(gqa->base.comm);
-    CPL_TRY(cpl_layout_spans(gqa->base.layout, rank, true, &spans, &n));
-    cpl_status status = make_blocks(gqa, spans, n);
-    cpl_free(spans);
-    return status;
-}
-
-static cpl_status prepare_positions(gqa_layer *gqa)
-{
-    cpl_span *spans;
-    int64_t n;
-    int rank = cpl_comm_rank(gqa->base.comm);
-    CPL_TRY(CPL_ALLOC(gqa->base.n_rows, &gqa->positions));
-    CPL_TRY(CPL_ALLOC(gqa->base.n_rows, &gqa->rotary));
-    CPL_TRY(cpl_layout_spans(gqa->base.layout, rank, false, &spans, &n));
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < spans[i].length; j++)
-            gqa->positions[spans[i].slot + j] = spans[i].offset + j;
-    cpl_free(spans);
     return CPL_OK;
 }
 
@@ -112,7 +79,7 @@ static cpl_attention attention_of(const gqa_layer *gqa)
                            .o = gqa->o->data,
                            .lse = gqa->lse->data,
                            .blocks = gqa->blocks,
-                           .n_blocks = gqa->n_blocks,
+                           .n_blocks = layer->place->n_spans,
                            .n_queries = layer->n_rows,
                            .n_keys = gqa->n_keys,
                            .heads = gqa->config.heads,
@@ -177,18 +144,16 @@ static cpl_status prepare_buffers(gqa_layer *gqa)
                               &gqa->workspace);
 }
 
-static cpl_status prepare(cpl_layer *layer, int64_t *routes_built)
+static cpl_status prepare(cpl_layer *layer)
 {
     gqa_layer *gqa = (gqa_layer *)layer;
-    CPL_TRY(cpl_view_keys(layer->layout, &gqa->view));
-    CPL_TRY(cpl_route_to_view(gqa->view, &gqa->route));
-    ++*routes_built;
-    CPL_TRY(cpl_plan_create(gqa->route, layer->comm, layer->dtype,
+    cpl_place *place = layer->place;
+    CPL_TRY(cpli_place_keys(place, &gqa->seen));
+    CPL_TRY(cpl_plan_create(gqa->seen->route, place->comm, layer->dtype,
                             2 * gqa->kv_width, NULL, &gqa->plan));
-    CPL_TRY(
-        cpl_view_n_local(gqa->view, cpl_comm_rank(layer->comm), &gqa->n_keys));
-    CPL_TRY(prepare_blocks(gqa));
-    CPL_TRY(prepare_positions(gqa));
+    CPL_TRY(cpl_view_n_local(gqa->seen->view, place->rank, &gqa->n_keys));
+    CPL_TRY(CPL_ALLOC(layer->n_rows, &gqa->rotary));
+    CPL_TRY(make_blocks(gqa));
     return prepare_buffers(gqa);
 }
 
@@ -196,15 +161,10 @@ static void release(cpl_layer *layer)
 {
     gqa_layer *gqa = (gqa_layer *)layer;
     cpl_plan_destroy(gqa->plan);
-    cpl_route_destroy(gqa->route);
-    cpl_view_destroy(gqa->view);
-    cpli_free(gqa->positions);
     cpli_free(gqa->rotary);
     cpli_free(gqa->blocks);
     gqa->plan = NULL;
-    gqa->route = NULL;
-    gqa->view = NULL;
-    gqa->positions = gqa->rotary = NULL;
+    gqa->rotary = NULL;
     gqa->blocks = NULL;
 }
 
@@ -250,7 +210,8 @@ static void make_qkv(gqa_layer *gqa, const void *x)
     int64_t head_dim = gqa->config.head_dim;
     void *v = cpli_at(layer, gqa->kv->data, gqa->kv_width);
     for (int64_t i = 0; i < layer->n_rows; i++)
-        gqa->rotary[i] = gqa->positions[i] + cpl_faults_here()->rope_shift;
+        gqa->rotary[i] =
+            layer->place->positions[i] + cpl_faults_here()->rope_shift;
     cpli_project(layer, Q_PROJ, x, hidden, gqa->q_gate->data, 2 * gqa->q_width);
     cpli_project(layer, K_PROJ, x, hidden, gqa->k_raw->data, gqa->kv_width);
     cpli_project(layer, V_PROJ, x, hidden, v, 2 * gqa->kv_width);
@@ -272,8 +233,7 @@ static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
     CPL_TRY(cpl_tensor_mark_like(gqa->kv, x));
     CPL_TRY(cpl_plan_start(gqa->plan, gqa->kv, gqa->keys));
     CPL_TRY(cpl_plan_finish(gqa->plan));
-    CPL_TRY(cpli_check_view(gqa->keys, gqa->view, cpl_comm_rank(layer->comm),
-                            layer->name));
+    CPL_TRY(cpli_check_view(layer, gqa->keys, gqa->seen->view));
     cpl_attention attention = attention_of(gqa);
     layer->kernels->attention(&attention);
     layer->kernels->sigmoid_gate(

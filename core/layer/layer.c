@@ -40,7 +40,8 @@ cpl_status cpli_layer_tensor(cpl_layer *layer, int64_t rows, int64_t width,
     int64_t shape[] = {rows, width};
     CPL_TRY(cpli_realloc((void **)&layer->tensors, (size_t)layer->n_tensors + 1,
                          sizeof *layer->tensors));
-    CPL_TRY(cpl_tensor_create(layer->dtype, 2, shape, layer->comm, &tensor));
+    CPL_TRY(
+        cpl_tensor_create(layer->dtype, 2, shape, layer->place->comm, &tensor));
     layer->tensors[layer->n_tensors++] = tensor;
     *out = tensor;
     return CPL_OK;
@@ -106,9 +107,10 @@ void cpli_project_backward(const cpl_layer *layer, int i, const void *x,
                                          .beta = accumulate ? 1 : 0});
 }
 
-cpl_status cpli_check_view(const cpl_tensor *tensor, const cpl_view *view,
-                           int rank, const char *who)
+cpl_status cpli_check_view(const cpl_layer *layer, const cpl_tensor *tensor,
+                           const cpl_view *view)
 {
+    int rank = layer->place->rank;
     if (tensor->trace == NULL)
         return CPL_OK;
     int64_t n_runs;
@@ -117,7 +119,7 @@ cpl_status cpli_check_view(const cpl_tensor *tensor, const cpl_view *view,
     CPL_TRY(CPL_ALLOC(n_runs, &runs));
     cpl_status status = cpl_view_runs(view, rank, runs);
     if (status == CPL_OK)
-        cpli_trace_runs(tensor, runs, n_runs, rank, who);
+        cpli_trace_runs(tensor, runs, n_runs, rank, layer->name);
     cpli_free(runs);
     return status;
 }
@@ -219,7 +221,7 @@ static void release(cpl_layer *layer)
     layer->tensors = NULL;
     layer->n_tensors = 0;
     layer->name = NULL;
-    layer->layout = NULL;
+    layer->place = NULL;
     layer->x = NULL;
 }
 
@@ -231,44 +233,30 @@ void cpl_layer_destroy(cpl_layer *layer)
     cpli_free(layer);
 }
 
-static cpl_status prepare(cpl_layer *layer, const char *name, cpl_comm *comm,
-                          const cpl_layout *layout, int64_t *routes_built)
+static cpl_status prepare(cpl_layer *layer, const char *name, cpl_place *place)
 {
-    int size = cpl_comm_size(comm);
-    if (cpl_layout_n_ranks(layout) != size)
-        return cpli_fail(CPL_MISMATCH, "%s: %d ranks in %s, %d in the group",
-                         name, cpl_layout_n_ranks(layout),
-                         cpl_layout_describe(layout), size);
     CPL_TRY(cpli_text(&layer->name, "%s", name));
-    CPL_TRY(cpl_layout_n_local(layout, cpl_comm_rank(comm), &layer->n_rows));
-    layer->comm = comm;
-    layer->layout = layout;
-    if (layer->ops->prepare == NULL)
-        return CPL_OK;
-    return layer->ops->prepare(layer, routes_built);
+    layer->place = place;
+    layer->n_rows = place->n_rows;
+    return layer->ops->prepare != NULL ? layer->ops->prepare(layer) : CPL_OK;
 }
 
-cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name, cpl_comm *comm,
-                             const cpl_layout *layout, int64_t *routes_built)
+cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name,
+                             cpl_place *place)
 {
-    int64_t built = 0;
     release(layer);
-    cpl_status status = prepare(layer, name, comm, layout, &built);
-    status = cpl_comm_agree(comm, status);
-    if (status != CPL_OK) {
+    cpl_status status = prepare(layer, name, place);
+    status = cpl_comm_agree(place->comm, status);
+    if (status != CPL_OK)
         release(layer);
-        return status;
-    }
-    if (routes_built != NULL)
-        *routes_built += built;
-    return CPL_OK;
+    return status;
 }
 
 static cpl_status check_rows(const cpl_layer *layer, const char *what,
                              const cpl_tensor *tensor, int64_t width,
                              cpl_dtype dtype)
 {
-    if (layer->layout == NULL)
+    if (layer->place == NULL)
         return cpli_fail(CPL_INVALID, "%s: not prepared", layer->ops->kind);
     if (tensor->dtype != dtype || cpl_tensor_n_rows(tensor) != layer->n_rows ||
         cpl_tensor_width(tensor) != width)
@@ -289,7 +277,7 @@ cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
     cpl_dtype in_dtype = layer->takes_tokens ? CPL_I32 : layer->dtype;
     CPL_TRY(check_rows(layer, "x", x, layer->in_width, in_dtype));
     CPL_TRY(check_rows(layer, "y", y, layer->out_width, layer->dtype));
-    CPL_TRY(cpl_trace_check(x, layer->layout, cpl_comm_rank(layer->comm),
+    CPL_TRY(cpl_trace_check(x, layer->place->layout, layer->place->rank,
                             layer->name));
     layer->x = x;
     CPL_TRY(layer->ops->forward(layer, x, y));
@@ -305,7 +293,7 @@ cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
     if (layer->x == NULL)
         return cpli_fail(CPL_INVALID, "%s: backward before forward",
                          layer->name);
-    CPL_TRY(cpl_trace_check(dy, layer->layout, cpl_comm_rank(layer->comm),
+    CPL_TRY(cpl_trace_check(dy, layer->place->layout, layer->place->rank,
                             layer->name));
     CPL_TRY(layer->ops->backward(layer, dy, dx));
     return dx != NULL ? cpl_tensor_mark_like(dx, dy) : CPL_OK;

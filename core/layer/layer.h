@@ -9,6 +9,7 @@
 
 #include "base.h"
 #include "kernels.h"
+#include "place.h"
 #include "tensor/tensor.h"
 
 enum { CPLI_MAX_PARAMS = 10 };
@@ -25,11 +26,11 @@ typedef enum cpli_draw {
 
 typedef struct cpli_layer_ops {
     const char *kind;
-    cpl_status (*prepare)(cpl_layer *layer, int64_t *routes_built);
+    cpl_status (*prepare)(cpl_layer *layer); /* may be NULL */
     cpl_status (*forward)(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y);
     cpl_status (*backward)(cpl_layer *layer, const cpl_tensor *dy,
                            cpl_tensor *dx);
-    void (*release)(cpl_layer *layer); /* plans, routes, views; may be NULL */
+    void (*release)(cpl_layer *layer); /* plans; may be NULL */
 } cpli_layer_ops;
 
 struct cpl_layer {
@@ -47,9 +48,8 @@ struct cpl_layer {
 
     /* Since prepare. */
     char *name;
-    cpl_comm *comm;
-    const cpl_layout *layout;
-    int64_t n_rows;
+    cpl_place *place;
+    int64_t n_rows;       /* of the place */
     cpl_tensor **tensors; /* owned buffers */
     int64_t n_tensors;
 
@@ -79,8 +79,8 @@ void cpli_project_backward(const cpl_layer *layer, int i, const void *x,
                            int64_t lddx, bool accumulate);
 
 /* Compares the trace of what a view brought with the view's runs. */
-cpl_status cpli_check_view(const cpl_tensor *tensor, const cpl_view *view,
-                           int rank, const char *who);
+cpl_status cpli_check_view(const cpl_layer *layer, const cpl_tensor *tensor,
+                           const cpl_view *view);
 
 /* `array + n elements` for untyped arrays of the layer's dtype. */
 static inline void *cpli_at(const cpl_layer *layer, const void *array,

@@ -12,11 +12,10 @@ typedef struct mlp_layer {
     cpl_tensor *d_act;
 } mlp_layer;
 
-static cpl_status prepare(cpl_layer *layer, int64_t *routes_built)
+static cpl_status prepare(cpl_layer *layer)
 {
     mlp_layer *mlp = (mlp_layer *)layer;
     int64_t n = layer->n_rows;
-    (void)routes_built;
     CPL_TRY(cpli_layer_tensor(layer, n, 2 * mlp->width, &mlp->gate_up));
     CPL_TRY(cpli_layer_tensor(layer, n, mlp->width, &mlp->act));
     CPL_TRY(cpli_layer_tensor(layer, n, 2 * mlp->width, &mlp->d_gate_up));

@@ -1,0 +1,122 @@
+/* place.c: see place.h. */
+#include "place.h"
+
+static cpl_status fill_positions(cpl_place *place)
+{
+    cpl_span *spans;
+    int64_t n;
+    CPL_TRY(CPL_ALLOC(place->n_rows, &place->positions));
+    CPL_TRY(cpl_layout_spans(place->layout, place->rank, false, &spans, &n));
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < spans[i].length; j++)
+            place->positions[spans[i].slot + j] = spans[i].offset + j;
+    cpl_free(spans);
+    return CPL_OK;
+}
+
+static cpl_status fill(cpl_place *place)
+{
+    int64_t n_links;
+    CPL_TRY(cpl_layout_n_local(place->layout, place->rank, &place->n_rows));
+    CPL_TRY(cpl_layout_spans(place->layout, place->rank, true, &place->spans,
+                             &place->n_spans));
+    CPL_TRY(
+        cpl_layout_chain(place->layout, place->rank, &place->links, &n_links));
+    CPL_ASSERT(n_links == place->n_spans);
+    return fill_positions(place);
+}
+
+cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
+                            cpl_place **out)
+{
+    int size = cpl_comm_size(comm);
+    if (cpl_layout_n_ranks(layout) != size)
+        return cpli_fail(CPL_MISMATCH, "place: %d ranks in %s, %d in the group",
+                         cpl_layout_n_ranks(layout),
+                         cpl_layout_describe(layout), size);
+    cpl_place *place;
+    CPL_TRY(CPL_ALLOC(1, &place));
+    place->comm = comm;
+    place->layout = layout;
+    place->rank = cpl_comm_rank(comm);
+    cpl_status status = fill(place);
+    if (status != CPL_OK) {
+        cpl_place_destroy(place);
+        return status;
+    }
+    *out = place;
+    return CPL_OK;
+}
+
+static void forget(cpli_seen *seen)
+{
+    cpl_route_destroy(seen->route);
+    cpl_view_destroy(seen->view);
+    *seen = (cpli_seen){0};
+}
+
+void cpl_place_destroy(cpl_place *place)
+{
+    if (place == NULL)
+        return;
+    for (int i = 0; i < place->n_halos; i++)
+        forget(&place->halos[i]);
+    forget(&place->keys);
+    cpli_free(place->positions);
+    cpl_free(place->links);
+    cpl_free(place->spans);
+    cpli_free(place);
+}
+
+int64_t cpl_place_routes_built(const cpl_place *place)
+{
+    return place->routes_built;
+}
+
+/* Takes the view that the caller made, and routes to it. */
+static cpl_status see(cpl_place *place, cpl_view *view, cpli_seen *seen)
+{
+    cpl_route *route;
+    cpl_status status = cpl_route_to_view(view, &route);
+    if (status != CPL_OK) {
+        cpl_view_destroy(view);
+        return status;
+    }
+    place->routes_built++;
+    seen->view = view;
+    seen->route = route;
+    return CPL_OK;
+}
+
+cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out)
+{
+    if (place->keys.view == NULL) {
+        cpl_view *view;
+        CPL_TRY(cpl_view_keys(place->layout, &view));
+        CPL_TRY(see(place, view, &place->keys));
+    }
+    *out = &place->keys;
+    return CPL_OK;
+}
+
+cpl_status cpli_place_halo(cpl_place *place, int64_t width,
+                           const cpli_seen **out)
+{
+    for (int i = 0; i < place->n_halos; i++)
+        if (place->halos[i].width == width) {
+            *out = &place->halos[i];
+            return CPL_OK;
+        }
+    if (place->n_halos == CPLI_MAX_HALOS)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "place: more than %d widths of halo in one layout",
+                         CPLI_MAX_HALOS);
+    cpli_seen *seen = &place->halos[place->n_halos];
+    cpl_view *view;
+    CPL_TRY(cpl_view_halo(place->layout, width, true, &view));
+    CPL_TRY(see(place, view, seen));
+    seen->width = width;
+    place->n_halos++;
+    *out = seen;
+    return CPL_OK;
+}

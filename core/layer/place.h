@@ -1,0 +1,41 @@
+/*
+ * place.h: a place is one rank's part of a layout, made ready for layers: its
+ * spans, the chain of its states, and the routes to the views that layers need
+ * there. Built once per microbatch, shared by all layers that run in that
+ * layout.
+ */
+#ifndef CPLI_PLACE_H
+#define CPLI_PLACE_H
+
+#include "base.h"
+
+typedef struct cpli_seen {
+    cpl_view *view;
+    cpl_route *route;
+    int64_t width; /* of a halo */
+} cpli_seen;
+
+enum { CPLI_MAX_HALOS = 4 }; /* convolution widths in one model */
+
+struct cpl_place {
+    cpl_comm *comm;
+    const cpl_layout *layout;
+    int rank;
+    int64_t n_rows;
+    cpl_span *spans; /* the real ones */
+    int64_t n_spans;
+    cpl_link *links;    /* one a span */
+    int64_t *positions; /* of each slot, inside its sequence; padding too */
+    cpli_seen keys;
+    cpli_seen halos[CPLI_MAX_HALOS];
+    int n_halos;
+    int64_t routes_built;
+};
+
+/* The keys that the rank's queries may see. Owned by the place. */
+cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out);
+/* `width` positions before each real span. Owned by the place. */
+cpl_status cpli_place_halo(cpl_place *place, int64_t width,
+                           const cpli_seen **out);
+
+#endif

@@ -1,0 +1,489 @@
+--- The lab: what `run(lab)` of an experiment works with, on each rank.
+-- It is SPMD: every rank calls the same methods in the same order. Metrics of later steps
+-- replace those of earlier ones, so a traced parity step followed by timed steps leaves the
+-- parity of the one and the times of the other.
+-- @classmod cplab.lab
+-- @usage run = function(lab)
+--   local m = lab:step { backward = true, reference = true, trace = true }
+--   lab:check("parity_grad", m.parity_grad, 1e-12)
+-- end
+local args = require "cplab.check_args"
+local clib = require "clib"
+local layouts = require "cplab.layout"
+local measure = require "cplab.measure"
+local models = require "cplab.model"
+local parity = require "cplab.parity"
+local policies = require "cplab.policy"
+local stacks = require "cplab.stack"
+local C, ffi = clib.C, clib.ffi
+
+local Lab = {}
+Lab.__index = Lab
+
+local M = {}
+
+local STEP = {
+    iters = "integer?", warmup = "integer?", backward = "boolean?", optimizer = "string?",
+    lr = "number?", reference = "boolean?", trace = "boolean?",
+}
+local REFERENCE = {
+    iters = "integer?", backward = "boolean?", optimizer = "string?", lr = "number?",
+}
+local OPTIMIZERS = { "sgd" }
+
+-- ---- making --------------------------------------------------------------------
+
+local function stream_of(self, step)
+    local f = self.experiment.stream
+    local stream = f and f(self.case, step)
+    if type(stream) ~= "table" or stream._ptr == nil then
+        error("lab: stream(case) must return a cplab.stream", 0)
+    end
+    return stream
+end
+
+local function model_of(self)
+    local f = self.experiment.model
+    local model = f and f(self.case)
+    if not models.is(model) then
+        error("lab: model(case) must return a cplab.model", 0)
+    end
+    return model:with { dtype = self.options.dtype or model.dtype,
+        seed = self.options.seed or model.seed }
+end
+
+--- A lab of one rank for one case.
+-- @tparam table t experiment, case, comm (`cpl_comm *`), options (dtype, seed, iters, warmup,
+-- trace_tokens; faults: test only)
+function M.new(t)
+    local self = setmetatable({
+        experiment = t.experiment, case = t.case, comm = t.comm, options = t.options or {},
+        rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
+        metrics = {}, checks = {}, samples = {}, records = {},
+    }, Lab)
+    self.cp, self.tp = t.case.cp or self.size, t.case.tp or 1
+    if self.tp ~= 1 then
+        error(("lab: tp = %d: the layers of this build run with tp = 1"):format(self.tp), 0)
+    end
+    if self.experiment.stream then
+        self.stream = stream_of(self, 0)
+    end
+    if self.experiment.model then
+        self.model = model_of(self)
+    end
+    return self
+end
+
+local function stack_for(self, stream)
+    if not self.stack or self.stack.stream ~= stream then
+        self.stack = stacks.new {
+            model = self.model, stream = stream, comm = self.comm, cp = self.cp, tp = self.tp,
+            faults = self.options.faults,
+        }
+    end
+    return self.stack
+end
+
+local function need_stack(self, who)
+    if not self.model then
+        error(("lab:%s: the experiment has no model(case)"):format(who), 3)
+    elseif not self.stream then
+        error(("lab:%s: the experiment has no stream(case)"):format(who), 3)
+    end
+    return stack_for(self, self.stream)
+end
+
+-- ---- the reference ---------------------------------------------------------------
+
+local function check_options(who, options, fields)
+    args.fields("lab:" .. who, options, fields, 3)
+    if options.optimizer ~= nil then
+        if options.optimizer ~= "sgd" then
+            error(("lab:%s: unknown optimizer '%s'%s"):format(who, options.optimizer,
+                args.suggestion(options.optimizer, OPTIMIZERS)), 3)
+        elseif not options.lr then
+            error(("lab:%s: optimizer 'sgd' needs lr"):format(who), 3)
+        end
+    end
+    for _, name in ipairs { "iters", "warmup" } do
+        local least = name == "iters" and 1 or 0
+        if options[name] and options[name] < least then
+            error(("lab:%s: %s must be at least %d (got %d)"):format(who, name, least,
+                options[name]), 3)
+        end
+    end
+end
+
+local function reference_key(self, what)
+    local tokens = self.stream.tokens
+    local text = tokens and table.concat(tokens, ",") or ""
+    local digest = C.cpl_hash(C.cpl_stream_digest(self.stream._ptr), text, #text)
+    return ("%s|%s|%s"):format(what, self.model:signature(), tostring(digest))
+end
+
+-- The same model on one rank, contiguous; made by rank 0 for all.
+local function reference_stack(self)
+    local self_comm = clib.create("cpl_comm", C.cpl_comm_destroy, 1, C.cpl_comm_self)
+    local model = self.model:with {
+        policy = { "contiguous", "contiguous", "contiguous" },
+    }
+    local stack = stacks.new { model = model, stream = self.stream, comm = self_comm, cp = 1,
+        tp = 1 }
+    stack.comm_owner = self_comm
+    return stack
+end
+
+local function have(key)
+    return C.cpl_store_get(key, clib.box "size_t") ~= nil
+end
+
+-- Rank 0 makes what is missing; the others wait for it.
+local function once_on_rank_0(self, key, make)
+    if self.rank == 0 and not have(key) then
+        local faults = C.cpl_faults_here()
+        local planted = ffi.new("cpl_faults", faults[0])
+        local text = make()
+        ffi.copy(faults, planted, ffi.sizeof "cpl_faults")
+        clib.check(C.cpl_store_put(key, text, #text))
+    end
+    clib.check(C.cpl_comm_barrier(self.comm))
+end
+
+local function need_parity_reference(self)
+    local key = reference_key(self, "parity")
+    once_on_rank_0(self, key, function()
+        local stack = reference_stack(self)
+        stack:step { backward = true }
+        parity.capture(key, stack:outputs())
+        parity.capture(key, stack:gradients())
+        parity.capture(key, stack:input_gradients())
+        return "made"
+    end)
+    return key
+end
+
+--- Collective. The same steps on one rank in the contiguous layout; computed once in a process.
+-- @tparam table options iters, backward, optimizer ("sgd"), lr
+-- @treturn table losses (one an iteration), loss (the last)
+function Lab:reference(options)
+    options = options or {}
+    check_options("reference", options, REFERENCE)
+    need_stack(self, "reference")
+    local how = ("losses %d %s %s %s"):format(options.iters or 1,
+        tostring(options.backward or options.optimizer ~= nil), tostring(options.optimizer),
+        tostring(options.lr))
+    local key = reference_key(self, how)
+    once_on_rank_0(self, key, function()
+        local stack, losses = reference_stack(self), {}
+        for i = 1, options.iters or 1 do
+            losses[i] = ("%.17g"):format(stack:step {
+                backward = options.backward or options.optimizer ~= nil,
+                optimizer = options.optimizer, lr = options.lr,
+            })
+        end
+        return table.concat(losses, " ")
+    end)
+    local box, losses = clib.box "size_t", {}
+    local text = ffi.string(C.cpl_store_get(key, box), box[0])
+    for number in text:gmatch "%S+" do
+        losses[#losses + 1] = tonumber(number)
+    end
+    return { losses = losses, loss = losses[#losses] }
+end
+
+-- ---- steps -----------------------------------------------------------------------
+
+local function imbalance(layout)
+    local work, total, most = layout:work(), 0, 0
+    for _, pairs_of_rank in ipairs(work) do
+        total, most = total + pairs_of_rank, math.max(most, pairs_of_rank)
+    end
+    return total == 0 and 1 or most * #work / total
+end
+
+-- Sums of the group over one iteration.
+local function group_counts(stack)
+    local counters = C.cpl_counters_here()
+    local sums = ffi.new("double[?]", 6)
+    for _, c in pairs(stack.conversions) do
+        sums[0] = sums[0] + c.bytes.fwd
+        sums[1] = sums[1] + c.bytes.bwd
+        sums[2] = sums[2] + c.messages.fwd
+    end
+    sums[3] = tonumber(counters.wrong_rows)
+    sums[4] = tonumber(counters.host_syncs)
+    sums[5] = tonumber(counters.state_bytes)
+    clib.check(C.cpl_comm_sum(stack.comm, sums, 6, C.CPL_F64))
+    return sums
+end
+
+local function conversions(stack, pass)
+    local n = 0
+    for _, c in pairs(stack.conversions) do
+        n = n + c.count[pass]
+    end
+    return n
+end
+
+local function structure(self, stack)
+    local schedule, memory = self.model.schedule, ffi.new "cpl_memory_stats"
+    local prepared, in_step = stack:count_routes()
+    C.cpl_memory(memory)
+    return {
+        layers = schedule:count(), gqa_layers = schedule:count "gqa",
+        gdn_layers = schedule:count "gdn",
+        routes_built = prepared, routes_built_in_step = in_step,
+        attention_imbalance = schedule:count "gqa" > 0 and imbalance(stack.layouts.gqa) or 1,
+        peak_bytes = tonumber(memory.peak_bytes),
+    }
+end
+
+local function counts(stack, traced)
+    local sums = group_counts(stack)
+    return {
+        conversions_fwd = conversions(stack, "fwd"), conversions_bwd = conversions(stack, "bwd"),
+        conversion_bytes_fwd = sums[0], conversion_bytes_bwd = sums[1],
+        conversion_messages_fwd = sums[2],
+        wrong_rows = traced and sums[3] or nil,
+        host_syncs_in_step = sums[4], state_bytes = sums[5],
+    }
+end
+
+local function compare(self, stack, key, backward)
+    local live = stack.layouts.live
+    local metrics = {}
+    metrics.parity_fwd, metrics.parity_fwd_where = parity.compare_rows(self.comm, key,
+        stack:outputs(), live, self.rank)
+    if backward then
+        local a, where_a = parity.compare_same(key, stack:gradients())
+        local b, where_b = parity.compare_rows(self.comm, key, stack:input_gradients(), live,
+            self.rank)
+        metrics.parity_grad, metrics.parity_grad_where = parity.larger(a, where_a, b, where_b)
+    end
+    return metrics
+end
+
+local function merge(into, from)
+    for name, value in pairs(from) do
+        into[name] = value
+    end
+    return into
+end
+
+-- A stream of its own for each step, where stream(case, step) takes the step.
+local function stack_of_step(self, step)
+    local f = self.experiment.stream
+    if step > 0 and debug.getinfo(f, "u").nparams >= 2 then
+        self.stream = stream_of(self, step)
+    end
+    return stack_for(self, self.stream)
+end
+
+-- The first wrong row that any rank saw, as a failed check of its own.
+local function check_trace(self, stack, wrong_rows)
+    if wrong_rows == 0 then
+        return
+    end
+    local mine = ffi.new("char[512]")
+    ffi.copy(mine, ffi.string(C.cpl_trace_first_wrong()))
+    local all = ffi.new("char[?]", 512 * self.size)
+    clib.check(C.cpl_comm_gather(stack.comm, mine, 512, all))
+    for rank = 0, self.size - 1 do
+        local sentence = ffi.string(all + 512 * rank)
+        if sentence ~= "" then
+            self.checks[#self.checks + 1] = { name = "trace: " .. sentence, passed = false,
+                value = wrong_rows, bound = { equals = 0 } }
+            return
+        end
+    end
+end
+
+local function run_iterations(self, options, traced)
+    local warmup, iters = options.warmup or 0, options.iters or 1
+    local step_options = { backward = options.backward, optimizer = options.optimizer,
+        lr = options.lr }
+    local records, losses, stack = {}, {}, nil
+    for i = 1 - warmup, iters do
+        stack = stack_of_step(self, i + warmup - 1)
+        stack:set_trace(traced)
+        local record, loss = measure.iteration(stack, function()
+            return stack:step(step_options)
+        end)
+        if i >= 1 then
+            records[i], losses[i] = record, loss
+        end
+    end
+    return stack, records, losses
+end
+
+--- Collective. Runs steps from the model's initial parameters and returns their metrics, which
+-- also become those of the case.
+-- @tparam table options iters (1), warmup (0), backward, optimizer ("sgd"), lr, reference
+-- (compare with one rank: parity), trace (token tracing). `losses` lists the loss of each.
+function Lab:step(options)
+    options = merge({}, options or {})
+    check_options("step", options, STEP)
+    need_stack(self, "step")
+    options.iters = options.iters or self.options.iters
+    options.warmup = options.warmup or self.options.warmup
+    options.backward = options.backward or options.optimizer ~= nil or options.reference
+    local traced = options.trace or self.options.trace_tokens or false
+    local key = options.reference and need_parity_reference(self)
+    self.stack.parameters:draw(self.model.seed)
+    C.cpl_memory_reset_peak()
+    local stack, records, losses = run_iterations(self, options, traced)
+    local metrics = merge(structure(self, stack), counts(stack, traced))
+    metrics.loss = losses[#losses]
+    if traced then
+        check_trace(self, stack, metrics.wrong_rows)
+    end
+    if key then
+        merge(metrics, compare(self, stack, key, options.backward))
+    end
+    local times, samples = measure.times(measure.gather(self.comm, records))
+    merge(metrics, times)
+    merge(self.metrics, metrics)
+    self.samples.step_ms = samples
+    return merge({ losses = losses }, metrics)
+end
+
+-- ---- checks, records, tensors --------------------------------------------------------
+
+local function judge(value, bound)
+    if type(value) ~= "number" or value ~= value then
+        return false
+    elseif type(bound) == "table" then
+        return value == bound.equals
+    end
+    return value <= bound
+end
+
+--- Passes iff value <= bound, or equals it for { equals = n }; nil and NaN fail.
+-- @tparam string name
+-- @tparam ?number value
+-- @param bound a number or { equals = number }
+function Lab:check(name, value, bound)
+    if type(name) ~= "string" or name == "" then
+        error("lab:check: the first argument is the name of the check", 2)
+    end
+    local equals = type(bound) == "table" and bound.equals
+    if type(bound) ~= "number" and type(equals) ~= "number" then
+        error(("lab:check: the bound of '%s' must be a number or { equals = number }"):format(
+            name), 2)
+    end
+    local passed = judge(value, bound)
+    self.checks[#self.checks + 1] = { name = name, passed = passed, value = value, bound = bound }
+    return passed
+end
+
+--- Keeps a table of plain values with the case.
+function Lab:record(t)
+    if type(t) ~= "table" then
+        error("lab:record: expected a table", 2)
+    end
+    self.records[#self.records + 1] = t
+end
+
+local function layout_of(self, name_or_layout, level)
+    if type(name_or_layout) == "table" then
+        return name_or_layout
+    end
+    if type(name_or_layout) ~= "string" then
+        error("lab:convert: expected a layout or its name", level + 1)
+    end
+    return layouts[name_or_layout](self.stream, { cp = self.cp, tp = self.tp })
+end
+
+--- Collective. A new tensor with the rows of `to`, from one with those of `from`.
+-- @param tensor a cplab.tensor whose first axis is this rank's rows
+-- @param from a layout or its name
+-- @param to likewise
+function Lab:convert(tensor, from, to)
+    local a, b = layout_of(self, from, 2), layout_of(self, to, 2)
+    local route = require "cplab.route"(a, b)
+    local src = tensor._ptr
+    local width = C.cpl_tensor_width(src)
+    local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 2, C.cpl_plan_create, route._ptr,
+        self.comm, src.dtype, width, nil)
+    local shape = tensor:shape()
+    shape[1] = b:n_local(self.rank)
+    local result = require "cplab.tensor".zeros(shape, tensor:dtype())
+    clib.check(C.cpl_plan_start(plan, src, result._ptr), 2)
+    clib.check(C.cpl_plan_finish(plan), 2)
+    return result
+end
+
+--- Collective. All rows in global order, on every rank.
+-- @param tensor a cplab.tensor with this rank's rows
+-- @param layout whose rows they are, or its name; default: where the model lives
+function Lab:gather(tensor, layout)
+    local of = layout and layout_of(self, layout, 2) or need_stack(self, "gather").layouts.live
+    local shape, src = tensor:shape(), tensor._ptr
+    local row_bytes = tonumber(C.cpl_tensor_width(src) * C.cpl_dtype_bytes(src.dtype))
+    local most, total = 0, 0
+    for rank = 0, self.size - 1 do
+        most, total = math.max(most, of:n_local(rank)), total + of:n_local(rank)
+    end
+    if shape[1] ~= of:n_local(self.rank) then
+        error(("lab:gather: %d rows, but rank %d has %d in %s"):format(shape[1], self.rank,
+            of:n_local(self.rank), of:describe()), 2)
+    end
+    local mine = ffi.new("char[?]", most * row_bytes)
+    local all = ffi.new("char[?]", most * row_bytes * self.size)
+    local rows_here = ffi.cast("const char *", src.data)
+    for slot = 0, shape[1] - 1 do
+        ffi.copy(mine + slot * row_bytes, rows_here + slot * row_bytes, row_bytes)
+    end
+    clib.check(C.cpl_comm_gather(self.comm, mine, most * row_bytes, all), 2)
+    shape[1] = total
+    local result = require "cplab.tensor".zeros(shape, tensor:dtype())
+    local out = ffi.cast("char *", result._ptr.data)
+    for rank = 0, self.size - 1 do
+        for slot, position in ipairs(of:positions(rank)) do
+            ffi.copy(out + position * row_bytes, all + (rank * most + slot - 1) * row_bytes,
+                row_bytes)
+        end
+    end
+    return result
+end
+
+--- What the worker sends to the controller.
+function Lab:result()
+    return { metrics = self.metrics, checks = self.checks, samples = self.samples,
+        records = self.records }
+end
+
+-- ---- what `show` prints -----------------------------------------------------------------
+
+--- Lines that say what a case would do, with nothing run: schedule, layouts, conversions, bytes.
+-- @tparam table experiment
+-- @tparam table case
+-- @tparam ?table options dtype
+-- @treturn {string,...}
+function M.describe(experiment, case, options)
+    local cp = case.cp or 1
+    local self = { experiment = experiment, case = case, options = options or {} }
+    local stream, model = stream_of(self, 0), model_of(self)
+    local policy = model.policy
+    local made = policies.layouts(policy, stream, { cp = cp, tp = case.tp or 1 })
+    local n, moved, messages = 0, 0, 0
+    for _, step in ipairs(model:steps(cp)) do
+        if step.op == "convert" then
+            local kind = model.schedule.layers[step.layer + 1].kind
+            local stats = require "cplab.route"(made.live, made[kind]):stats()
+            n, moved, messages = n + 1, moved + stats.moved_tokens, messages + stats.messages
+        end
+    end
+    local row_bytes = model.hidden * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
+    return {
+        "stream       " .. stream:describe(),
+        ("schedule     %s  (G: GDN, *: GQA; %d layers)"):format(model.schedule:describe(),
+            model.schedule:count()),
+        ("layouts      model %s, GQA %s, GDN %s"):format(policy.live, policy.gqa, policy.gdn),
+        ("imbalance    %.3f of attention work"):format(imbalance(made.gqa)),
+        ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB) in %d messages")
+            :format(n, moved, row_bytes, moved * row_bytes / 2 ^ 20, messages),
+    }
+end
+
+return M

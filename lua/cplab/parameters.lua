@@ -1,0 +1,91 @@
+--- The parameters of a stack in one block of memory, and their gradients in another.
+-- One block each, so that a step zeroes, reduces and updates them with one call. Values are
+-- drawn from (seed, name, element): they do not depend on ranks or layouts.
+-- @classmod cplab.parameters
+local clib = require "clib"
+local rows = require "cplab.rows"
+local C, ffi = clib.C, clib.ffi
+
+local Parameters = {}
+Parameters.__index = Parameters
+
+local M = {}
+
+local function elements_of(info)
+    return tonumber(info.shape[0] * (info.n_dims == 2 and info.shape[1] or 1))
+end
+
+local function count(layers)
+    local n = 0
+    for _, layer in ipairs(layers) do
+        for i = 0, C.cpl_layer_n_params(layer.ptr) - 1 do
+            n = n + elements_of(C.cpl_layer_param(layer.ptr, i))
+        end
+    end
+    return n
+end
+
+-- Two lists of pointers, which a layer copies when it is bound.
+local function bind(self, layer, at)
+    local n = C.cpl_layer_n_params(layer.ptr)
+    local weights, grads = ffi.new("cpl_tensor *[?]", n), ffi.new("cpl_tensor *[?]", n)
+    local size = tonumber(C.cpl_dtype_bytes(clib.dtypes[self.dtype]))
+    for i = 0, n - 1 do
+        local info = C.cpl_layer_param(layer.ptr, i)
+        local dims = { tonumber(info.shape[0]), info.n_dims == 2 and tonumber(info.shape[1]) or nil }
+        local function view(block)
+            return rows.wrap(ffi.cast("char *", block.data) + at * size, self.dtype, dims)
+        end
+        local entry = {
+            name = layer.name .. "." .. ffi.string(info.name),
+            layer = layer.ptr, index = i,
+            weight = view(self.weights), grad = view(self.grads),
+        }
+        self.list[#self.list + 1] = entry
+        weights[i], grads[i] = entry.weight, entry.grad
+        at = at + elements_of(info)
+    end
+    clib.check(C.cpl_layer_bind(layer.ptr, weights, grads))
+    return at
+end
+
+--- Takes memory for the parameters of layers and binds them.
+-- @param comm a `cpl_comm *`
+-- @tparam string dtype
+-- @tparam {table,...} layers in order: { name =, ptr = cpl_layer * }
+function M.new(comm, dtype, layers)
+    local n = count(layers)
+    local self = setmetatable({
+        comm = comm, dtype = dtype, n = n, list = {},
+        weights = rows.new(comm, dtype, n, 1), grads = rows.new(comm, dtype, n, 1),
+    }, Parameters)
+    local at = 0
+    for _, layer in ipairs(layers) do
+        at = bind(self, layer, at)
+    end
+    return self
+end
+
+--- Draws every value anew.
+function Parameters:draw(seed)
+    for _, entry in ipairs(self.list) do
+        clib.check(C.cpl_layer_init(entry.layer, entry.index, seed, entry.name, entry.weight))
+    end
+end
+
+--- Collective. Sums the gradients over the group, in rank order.
+function Parameters:reduce()
+    clib.check(C.cpl_comm_sum(self.comm, self.grads.data, self.n, clib.dtypes[self.dtype]))
+end
+
+--- The gradients become 0.
+function Parameters:zero_gradients()
+    C.cpl_tensor_fill(self.grads, 0)
+end
+
+--- Plain stochastic gradient descent: w -= lr * gradient.
+function Parameters:sgd(kernels, lr)
+    rows.accumulate(kernels, self.grads, self.weights, -lr)
+end
+
+return M

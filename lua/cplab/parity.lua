@@ -1,0 +1,121 @@
+--- Parity: how far a step on many ranks is from the same step on one.
+-- Per tensor the larger of |X-R|/|R| (norms of the whole tensor) and (largest row error) /
+-- (largest row norm); R = 0 demands X = 0; NaN stays NaN and fails every bound. The second
+-- norm is there because one permuted row hides in a ratio of norms at large T.
+-- References are kept in the store of the process, in global order, under a key.
+-- @module cplab.parity
+local clib = require "clib"
+local rows = require "cplab.rows"
+local C, ffi = clib.C, clib.ffi
+
+local M = {}
+
+local function put(key, tensor)
+    clib.check(C.cpl_store_put(key, tensor.data, C.cpl_tensor_bytes(tensor)))
+end
+
+local function get(key, like)
+    local box = clib.box "size_t"
+    local data = C.cpl_store_get(key, box)
+    if data == nil then
+        error("parity: no reference for " .. key)
+    end
+    local width = C.cpl_tensor_width(like)
+    local bytes = width * C.cpl_dtype_bytes(like.dtype)
+    local n_rows = bytes == 0 and 0 or box[0] / bytes
+    local shape = ffi.new("int64_t[2]", n_rows, width)
+    return clib.create("cpl_tensor", C.cpl_tensor_destroy, 1, C.cpl_tensor_wrap,
+        ffi.cast("void *", data), like.dtype, 2, shape)
+end
+
+--- Keeps the tensors of a step on one rank (contiguous, so in global order) as references.
+-- @tparam string key
+-- @tparam {table,...} list { name =, tensor = }
+function M.capture(key, list)
+    for _, entry in ipairs(list) do
+        put(key .. "/" .. entry.name, entry.tensor)
+    end
+end
+
+local function difference(tensor, reference, positions)
+    local out = ffi.new "cpl_difference"
+    clib.check(C.cpl_tensor_difference(tensor, reference, positions, out))
+    return out
+end
+
+--- The parity of one sum of differences.
+function M.ratio(d)
+    local function quotient(x, r)
+        if r == 0 then
+            return x == 0 and 0 or (x ~= x and x or math.huge)
+        end
+        return x / r
+    end
+    local whole = quotient(math.sqrt(d.difference2), math.sqrt(d.reference2))
+    local row = quotient(d.worst_row, d.largest_row)
+    if whole ~= whole or row ~= row then
+        return 0 / 0
+    end
+    return math.max(whole, row)
+end
+
+local function worst(list, differences)
+    local value, where = 0, nil
+    for i, entry in ipairs(list) do
+        local ratio = M.ratio(differences[i])
+        if ratio ~= ratio or ratio > value or where == nil then
+            value, where = ratio, entry.name
+        end
+        if ratio ~= ratio then
+            break
+        end
+    end
+    return value, where
+end
+
+--- Tensors that are the same on all ranks: parameters' gradients.
+-- @treturn number the worst parity
+-- @treturn string whose it is
+function M.compare_same(key, list)
+    local differences = {}
+    for i, entry in ipairs(list) do
+        differences[i] = difference(entry.tensor, get(key .. "/" .. entry.name, entry.tensor))
+    end
+    return worst(list, differences)
+end
+
+--- Collective. Tensors of which each rank holds rows.
+-- @param comm a `cpl_comm *`
+-- @tparam table layout whose rows they are
+-- @tparam number rank
+function M.compare_rows(comm, key, list, layout, rank)
+    local n = #list
+    local positions = ffi.new("int64_t[?]", math.max(layout:n_local(rank), 1))
+    clib.check(C.cpl_layout_positions(layout._ptr, rank, positions))
+    local sums, maxima = ffi.new("double[?]", 2 * n), ffi.new("double[?]", 2 * n)
+    for i, entry in ipairs(list) do
+        local d = difference(entry.tensor, get(key .. "/" .. entry.name, entry.tensor), positions)
+        sums[2 * i - 2], sums[2 * i - 1] = d.difference2, d.reference2
+        maxima[2 * i - 2], maxima[2 * i - 1] = d.worst_row, d.largest_row
+    end
+    clib.check(C.cpl_comm_sum(comm, sums, 2 * n, C.CPL_F64))
+    clib.check(C.cpl_comm_max(comm, maxima, 2 * n))
+    local differences = {}
+    for i = 1, n do
+        differences[i] = {
+            difference2 = sums[2 * i - 2], reference2 = sums[2 * i - 1],
+            worst_row = maxima[2 * i - 2], largest_row = maxima[2 * i - 1],
+        }
+    end
+    return worst(list, differences)
+end
+
+--- The larger of two parities with their names; NaN wins.
+function M.larger(a, where_a, b, where_b)
+    if a ~= a or (b == b and a >= b) then
+        return a, where_a
+    end
+    return b, where_b
+end
+
+return M

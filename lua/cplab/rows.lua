@@ -1,0 +1,44 @@
+--- Raw tensors of a stack: made once, handed to C by pointer.
+-- The friendly tensor of users is cplab.tensor; this is what stands below it.
+-- @module cplab.rows
+local clib = require "clib"
+local C, ffi = clib.C, clib.ffi
+
+local M = {}
+
+local function create(level, f, ...)
+    return clib.create("cpl_tensor", C.cpl_tensor_destroy, level + 1, f, ...)
+end
+
+--- A zeroed tensor [n_rows, width] in the memory of a group's transport.
+-- @param comm a `cpl_comm *`
+-- @tparam string dtype "f64", "f32", "i32", ...
+function M.new(comm, dtype, n_rows, width)
+    local shape = ffi.new("int64_t[2]", n_rows, width)
+    return create(1, C.cpl_tensor_create, clib.dtypes[dtype], 2, shape, comm)
+end
+
+--- A tensor over memory that somebody else holds.
+-- @param data a pointer; its owner must outlive the tensor
+-- @tparam {number,...} dims
+function M.wrap(data, dtype, dims)
+    local shape = ffi.new("int64_t[6]", dims)
+    return create(1, C.cpl_tensor_wrap, ffi.cast("void *", data), clib.dtypes[dtype], #dims, shape)
+end
+
+--- out = x + y, element by element; traces and marks follow x.
+function M.add(kernels, x, y, out)
+    local n = C.cpl_tensor_n_elements(x)
+    kernels.axpby(ffi.new("cpl_axpby", { x = x.data, y = out.data, n = n, alpha = 1, beta = 0 }))
+    kernels.axpby(ffi.new("cpl_axpby", { x = y.data, y = out.data, n = n, alpha = 1, beta = 1 }))
+    clib.check(C.cpl_tensor_mark_like(out, x), 2)
+end
+
+--- y += alpha x.
+function M.accumulate(kernels, x, y, alpha)
+    kernels.axpby(ffi.new("cpl_axpby", {
+        x = x.data, y = y.data, n = C.cpl_tensor_n_elements(x), alpha = alpha or 1, beta = 1,
+    }))
+end
+
+return M

@@ -1,0 +1,141 @@
+--- A schedule: the ordered list of layers of a stack, each GQA or GDN.
+-- Published hybrids are lists, not intervals (Kimi-Linear's last group is short), so a
+-- list is what it is; ratios and patterns are ways to write one down.
+-- Layers count from 0 in words, from 1 in the Lua list.
+-- @classmod cplab.schedule
+-- @usage local s = cplab.schedule.ratio("1:3", 12)  -- GDN GDN GDN GQA, three times
+local args = require "cplab.check_args"
+
+local Schedule = {}
+Schedule.__index = Schedule
+
+local M = {}
+
+-- What a layer of each kind may be told; the first cp_mode is the default.
+local KINDS = {
+    gqa = { cp_modes = { "gather" }, symbol = "*" },
+    gdn = { cp_modes = { "chunkwise" }, symbol = "G" },
+}
+local SYMBOLS = { ["*"] = "gqa", G = "gdn" }
+local OPTIONS = { "cp_mode" }
+
+local function check_option(who, kind, options, level)
+    for name in pairs(options) do
+        if name ~= 1 and name ~= "cp_mode" then
+            error(("%s: unknown option '%s' of a %s layer%s"):format(who, tostring(name), kind,
+                args.suggestion(name, OPTIONS)), level + 1)
+        end
+    end
+    local modes = KINDS[kind].cp_modes
+    local mode = options.cp_mode or modes[1]
+    for _, known in ipairs(modes) do
+        if mode == known then
+            return mode
+        end
+    end
+    error(("%s: unknown cp_mode '%s' of a %s layer (has: %s)"):format(who, tostring(mode), kind,
+        table.concat(modes, ", ")), level + 1)
+end
+
+local function layer_of(who, entry, level)
+    local options = type(entry) == "table" and entry or { entry }
+    local kind = options[1]
+    if not KINDS[kind] then
+        error(("%s: unknown layer kind '%s'%s"):format(who, tostring(kind),
+            args.suggestion(kind, { "gqa", "gdn" })), level + 1)
+    end
+    return { kind = kind, cp_mode = check_option(who, kind, options, level + 1) }
+end
+
+local function new(layers)
+    return setmetatable({ layers = layers }, Schedule)
+end
+
+local function check_count(who, n, level)
+    if type(n) ~= "number" or n < 1 or n % 1 ~= 0 then
+        error(("%s: the number of layers must be a positive integer (got %s)"):format(who,
+            tostring(n)), level + 1)
+    end
+end
+
+--- Layer i, from 0, is GQA iff (i+1) % (k+1) == 0, for a ratio "1:k" of GQA:GDN.
+-- @tparam string ratio "1:k", k >= 0
+-- @tparam number n_layers a multiple of k+1
+-- @raise a ratio of another form; a count that does not divide
+function M.ratio(ratio, n_layers)
+    local k = tonumber(type(ratio) == "string" and ratio:match "^1:(%d+)$" or nil)
+    if not k then
+        error(("schedule.ratio: expected '1:k' (GQA:GDN), got '%s'"):format(tostring(ratio)), 2)
+    end
+    check_count("schedule.ratio", n_layers, 2)
+    if n_layers % (k + 1) ~= 0 then
+        error(("schedule.ratio: %d layers, not a multiple of 1 + %d for ratio %s"):format(
+            n_layers, k, ratio), 2)
+    end
+    local layers = {}
+    for i = 1, n_layers do
+        layers[i] = layer_of("schedule.ratio", i % (k + 1) == 0 and "gqa" or "gdn", 2)
+    end
+    return new(layers)
+end
+
+--- The layers as listed: "gqa", "gdn", or { kind, cp_mode = ... }.
+function M.list(entries)
+    if type(entries) ~= "table" or #entries == 0 then
+        error("schedule.list: expected a list of at least one layer", 2)
+    end
+    local layers = {}
+    for i, entry in ipairs(entries) do
+        layers[i] = layer_of("schedule.list", entry, 2)
+    end
+    return new(layers)
+end
+
+--- A pattern of symbols (G: GDN, *: GQA), repeated and cut to n_layers.
+function M.pattern(pattern, n_layers)
+    if type(pattern) ~= "string" or pattern == "" then
+        error("schedule.pattern: expected a string of G (GDN) and * (GQA)", 2)
+    end
+    check_count("schedule.pattern", n_layers, 2)
+    local layers = {}
+    for i = 1, n_layers do
+        local at = (i - 1) % #pattern + 1
+        local symbol = pattern:sub(at, at)
+        local kind = SYMBOLS[symbol]
+        if not kind then
+            error(("schedule.pattern: unknown symbol '%s' in '%s' (G: GDN, *: GQA)"):format(
+                symbol, pattern), 2)
+        end
+        layers[i] = layer_of("schedule.pattern", kind, 2)
+    end
+    return new(layers)
+end
+
+--- Whether a value is a schedule.
+function M.is(value)
+    return getmetatable(value) == Schedule
+end
+
+--- How many layers there are, or how many of one kind.
+function Schedule:count(kind)
+    local n = 0
+    for _, layer in ipairs(self.layers) do
+        if kind == nil or layer.kind == kind then
+            n = n + 1
+        end
+    end
+    return n
+end
+
+--- The schedule as a pattern, "GGG*GGG*".
+function Schedule:describe()
+    local symbols = {}
+    for i, layer in ipairs(self.layers) do
+        symbols[i] = KINDS[layer.kind].symbol
+    end
+    return table.concat(symbols)
+end
+
+Schedule.__tostring = Schedule.describe
+
+return M

@@ -1,0 +1,319 @@
+--- A stack: a model made live on one rank for one stream.
+-- Everything that thinks happens in `new`: layouts, routes, plans, layers and memory. A step
+-- only walks the list. Per mixer x = x + back(mixer(to(norm(x)))), then x = x + mlp(norm(x));
+-- the backward pass walks the same blocks in reverse. Layers count from 0 in names.
+-- @classmod cplab.stack
+local clib = require "clib"
+local conversion = require "cplab.conversion"
+local parameters = require "cplab.parameters"
+local policies = require "cplab.policy"
+local rows = require "cplab.rows"
+local tokens = require "cplab.tokens"
+local C, ffi = clib.C, clib.ffi
+
+local Stack = {}
+Stack.__index = Stack
+
+local M = {}
+
+local check = clib.check
+
+-- ---- building ------------------------------------------------------------------
+
+local function make_layer(self, name, layout, create, config_type, config)
+    local c_config = ffi.new(config_type, config)
+    local ptr = clib.create("cpl_layer", C.cpl_layer_destroy, 1, create, c_config,
+        clib.dtypes[self.dtype])
+    local layer = { name = name, ptr = ptr, layout = layout }
+    self.layers[#self.layers + 1] = layer
+    return layer
+end
+
+local function make_norm(self, name)
+    return make_layer(self, name, self.layouts.live, C.cpl_layer_norm, "cpl_norm_config",
+        { hidden = self.model.hidden, eps = self.model.eps })
+end
+
+local MIXERS = {
+    gqa = { create = C.cpl_layer_gqa, config = "cpl_gqa_config" },
+    gdn = { create = C.cpl_layer_gdn, config = "cpl_gdn_config" },
+}
+
+local function make_mixer(self, name, kind)
+    local config = { hidden = self.model.hidden, eps = self.model.eps }
+    for field, value in pairs(self.model[kind]) do
+        config[field] = value
+    end
+    local mixer = MIXERS[kind]
+    return make_layer(self, name .. "." .. kind, self.layouts[kind], mixer.create, mixer.config,
+        config)
+end
+
+local function make_block(self, i, kind)
+    local model, name = self.model, "layers." .. i
+    local block = {
+        index = i, kind = kind, name = name .. "." .. kind,
+        norm = make_norm(self, name .. ".norm1"),
+        mixer = make_mixer(self, name, kind),
+    }
+    if model.mlp then
+        block.mlp_norm = make_norm(self, name .. ".norm2")
+        block.mlp = make_layer(self, name .. ".mlp", self.layouts.live, C.cpl_layer_mlp,
+            "cpl_mlp_config", { hidden = model.hidden, width = model.mlp.width })
+    end
+    return block
+end
+
+local function make_layers(self)
+    local model = self.model
+    local ends = function(name, create, from, to)
+        return make_layer(self, name, self.layouts.live, create, "cpl_linear_config",
+            { ["in"] = from, out = to })
+    end
+    self.embedding = ends("embedding", C.cpl_layer_embedding, model.vocab, model.hidden)
+    for i, layer in ipairs(model.schedule.layers) do
+        self.blocks[i] = make_block(self, i - 1, layer.kind)
+    end
+    self.final_norm = make_norm(self, "final_norm")
+    self.head = ends("head", C.cpl_layer_linear, model.hidden, model.vocab)
+end
+
+-- Layers that run in one layout share a place, and with it their routes.
+local function prepare_layers(self)
+    for _, layer in ipairs(self.layers) do
+        local layout = layer.layout
+        self.places[layout] = self.places[layout] or clib.create("cpl_place",
+            C.cpl_place_destroy, 1, C.cpl_place_create, self.comm, layout._ptr)
+        check(C.cpl_layer_prepare(layer.ptr, layer.name, self.places[layout]))
+    end
+end
+
+local function hidden_rows(self, layout)
+    return rows.new(self.comm, self.dtype, layout:n_local(self.rank), self.model.hidden)
+end
+
+-- One conversion for each place where a mixer may run; fixed policies convert around it.
+local function make_conversions(self)
+    for _, kind in ipairs { "gqa", "gdn" } do
+        if self.model.schedule:count(kind) > 0 and self.size > 1
+            and self.model.policy[kind] ~= self.model.policy.live then
+            self.conversions[kind] = conversion.new(self, self.layouts.live, self.layouts[kind])
+        end
+    end
+end
+
+-- What backward reads is kept per block; the rest is scratch that all blocks share.
+local function make_activations(self)
+    local live = self.layouts.live
+    local function there(kind)
+        local c = self.conversions[kind]
+        return { y = hidden_rows(self, self.layouts[kind]), dh = hidden_rows(self, self.layouts[kind]),
+            dy = c and hidden_rows(self, self.layouts[kind]) }
+    end
+    self.x = {}
+    for i, block in ipairs(self.blocks) do
+        self.x[i] = hidden_rows(self, live)
+        block.h = hidden_rows(self, self.layouts[block.kind])
+        if block.mlp then
+            block.mid, block.mlp_h = hidden_rows(self, live), hidden_rows(self, live)
+        end
+        self.there[block.kind] = self.there[block.kind] or there(block.kind)
+    end
+    self.x[#self.x + 1] = hidden_rows(self, live)
+    for _, name in ipairs { "h", "y", "d", "dh", "t", "final_h" } do
+        self[name] = hidden_rows(self, live)
+    end
+    local n = live:n_local(self.rank)
+    self.logits = rows.new(self.comm, self.dtype, n, self.model.vocab)
+    self.dlogits = rows.new(self.comm, self.dtype, n, self.model.vocab)
+end
+
+--- Collective. Makes a model live.
+-- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), faults
+-- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift = })
+function M.new(t)
+    local self = setmetatable({
+        model = t.model, stream = t.stream, comm = t.comm, dtype = t.model.dtype,
+        rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
+        trace = t.trace or false, faults = t.faults or {},
+        kernels = C.cpl_kernels_for("cpu", clib.dtypes[t.model.dtype]),
+        layouts = policies.layouts(t.model.policy, t.stream, { cp = t.cp, tp = t.tp }),
+        layers = {}, places = {}, blocks = {}, conversions = {}, there = {},
+        lazy = t.model.routes == "lazy",
+    }, Stack)
+    make_layers(self)
+    self.parameters = parameters.new(self.comm, self.dtype, self.layers)
+    prepare_layers(self)
+    make_conversions(self)
+    make_activations(self)
+    self.tokens, self.labels = tokens.place(self)
+    self.n_labels = tokens.n_labels(self.stream)
+    self.live_rows = self.layouts.live:n_local(self.rank)
+    self.parameters:draw(self.model.seed)
+    self:plant_faults()
+    return self
+end
+
+-- ---- walking -------------------------------------------------------------------
+
+local function forward(layer, x, y)
+    check(C.cpl_layer_forward(layer.ptr, x, y), 2)
+end
+
+local function backward(layer, dy, dx)
+    check(C.cpl_layer_backward(layer.ptr, dy, dx), 2)
+end
+
+local function mixer_forward(self, block, x)
+    local c, there = self.conversions[block.kind], self.there[block.kind]
+    local h = c and not c.in_place and self.h or block.h
+    forward(block.norm, x, h)
+    if not c then
+        forward(block.mixer, block.h, there.y)
+        return there.y
+    end
+    c:to(h, block.h, "fwd")
+    forward(block.mixer, block.h, there.y)
+    local y = c.in_place and there.y or self.y
+    self:convert_back(block, c, there.y, y)
+    check(C.cpl_trace_check(y, self.layouts.live._ptr, self.rank, block.name .. " (output)"))
+    return y
+end
+
+local function block_forward(self, block, x, out)
+    local mid = block.mlp and block.mid or out
+    rows.add(self.kernels, x, mixer_forward(self, block, x), mid)
+    if block.mlp then
+        forward(block.mlp_norm, mid, block.mlp_h)
+        forward(block.mlp, block.mlp_h, self.y)
+        rows.add(self.kernels, mid, self.y, out)
+    end
+end
+
+--- Collective. From tokens to logits.
+function Stack:forward()
+    forward(self.embedding, self.tokens, self.x[1])
+    self:swap_runs(self.x[1])
+    for i, block in ipairs(self.blocks) do
+        block_forward(self, block, self.x[i], self.x[i + 1])
+    end
+    forward(self.final_norm, self.x[#self.x], self.final_h)
+    forward(self.head, self.final_h, self.logits)
+end
+
+--- Collective. The mean loss over the labelled tokens of the group; dlogits is filled.
+function Stack:loss()
+    local sum = ffi.new("double[1]", 0)
+    self.kernels.cross_entropy(ffi.new("cpl_cross_entropy", {
+        logits = self.logits.data, labels = self.labels.data, dlogits = self.dlogits.data,
+        loss_sum = sum, n_rows = self.live_rows, vocab = self.model.vocab,
+        grad_scale = 1 / math.max(self.n_labels, 1),
+    }))
+    check(C.cpl_tensor_mark_like(self.dlogits, self.logits))
+    check(C.cpl_comm_sum(self.comm, sum, 1, C.CPL_F64))
+    return sum[0] / math.max(self.n_labels, 1)
+end
+
+local function mixer_backward(self, block, d)
+    local c, there = self.conversions[block.kind], self.there[block.kind]
+    if not c then
+        backward(block.mixer, d, there.dh)
+        return there.dh
+    end
+    c:to(d, there.dy, "bwd")
+    backward(block.mixer, there.dy, there.dh)
+    local dh = c.in_place and there.dh or self.dh
+    c:back(there.dh, dh, "bwd")
+    return dh
+end
+
+-- d, the gradient of the block's output, becomes that of its input.
+local function block_backward(self, block, d)
+    if block.mlp then
+        backward(block.mlp, d, self.dh)
+        backward(block.mlp_norm, self.dh, self.t)
+        rows.accumulate(self.kernels, self.t, d)
+    end
+    backward(block.norm, mixer_backward(self, block, d), self.t)
+    rows.accumulate(self.kernels, self.t, d)
+end
+
+--- Collective. From dlogits to the gradients of all parameters, summed over the group.
+function Stack:backward()
+    backward(self.head, self.dlogits, self.dh)
+    backward(self.final_norm, self.dh, self.d)
+    for i = #self.blocks, 1, -1 do
+        block_backward(self, self.blocks[i], self.d)
+    end
+    backward(self.embedding, self.d, nil)
+    local before = C.cpl_clock()
+    self.parameters:reduce()
+    self.reduce_seconds = C.cpl_clock() - before
+end
+
+--- Collective. One step; returns the loss.
+-- @tparam table options backward (boolean), optimizer ("sgd" or nil), lr
+function Stack:step(options)
+    self.reduce_seconds = 0
+    self.parameters:zero_gradients()
+    self:forward()
+    local loss = self:loss()
+    if options.backward then
+        self:backward()
+    end
+    if options.optimizer == "sgd" then
+        self.parameters:sgd(self.kernels, options.lr)
+    end
+    for _, c in pairs(self.conversions) do
+        c:end_step()
+    end
+    return loss
+end
+
+--- Turns token tracing on or off for the steps to come.
+function Stack:set_trace(on)
+    check(C.cpl_tensor_mark(self.tokens, self.layouts.live._ptr, self.rank, on))
+end
+
+--- Distinct routes built at preparation and, where lazy, in steps.
+function Stack:count_routes()
+    local prepared, in_step = 1, 0 -- the one that brings the labels
+    for _, place in pairs(self.places) do
+        prepared = prepared + tonumber(C.cpl_place_routes_built(place))
+    end
+    for _, c in pairs(self.conversions) do
+        prepared = prepared + (self.lazy and 0 or 1)
+        in_step = in_step + c.built_in_steps
+    end
+    return prepared, in_step
+end
+
+-- ---- what parity compares --------------------------------------------------------
+
+--- Each layer's output and the logits, as rows of the model's layout.
+function Stack:outputs()
+    local list = {}
+    for i, block in ipairs(self.blocks) do
+        list[i] = { name = block.name, tensor = self.x[i + 1] }
+    end
+    list[#list + 1] = { name = "logits", tensor = self.logits }
+    return list
+end
+
+--- The gradient of each parameter (the same on all ranks).
+function Stack:gradients()
+    local list = {}
+    for i, entry in ipairs(self.parameters.list) do
+        list[i] = { name = entry.name, tensor = entry.grad }
+    end
+    return list
+end
+
+--- The gradient of the embedding's output, as rows of the model's layout.
+function Stack:input_gradients()
+    return { { name = "embedding (output)", tensor = self.d } }
+end
+
+require "cplab.faults"(Stack)
+
+return M

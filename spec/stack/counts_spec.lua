@@ -1,0 +1,85 @@
+-- What a step counts, against what the schedule and the layouts say it must be.
+local labs = require "spec.support.labs"
+
+local function step(policy, pattern, cp, lengths, options)
+    local result, message = labs.run {
+        stream = { lengths = lengths or { 32, 16 } }, cp = cp,
+        model = labs.model { policy = policy, pattern = pattern, layers = 8 },
+        calls = { { "step", options or { backward = true, trace = true } } },
+    }
+    assert(result, message)
+    return result.answers[1]
+end
+
+local PATTERNS = { ["1:1"] = "G*", ["1:3"] = "GGG*", ["1:7"] = "GGGGGGG*" }
+local EXPECTED = {
+    ["1:1"] = { zigzag = 8, contiguous = 8, mirror = 8, native = 0 },
+    ["1:3"] = { zigzag = 12, contiguous = 4, mirror = 4, native = 0 },
+    ["1:7"] = { zigzag = 14, contiguous = 2, mirror = 2, native = 0 },
+}
+
+describe("counts of a step", function()
+    for ratio, by_policy in pairs(EXPECTED) do
+        for policy, expected in pairs(by_policy) do
+            it(("%d conversions a pass for %s at %s, none at cp 1"):format(expected, policy, ratio),
+                function()
+                    local m = step(policy, PATTERNS[ratio], 2)
+                    assert.equal(expected, m.conversions_fwd)
+                    assert.equal(expected, m.conversions_bwd)
+                    m = step(policy, PATTERNS[ratio], 1)
+                    assert.equal(0, m.conversions_fwd)
+                    assert.equal(0, m.conversion_bytes_fwd)
+                end)
+        end
+    end
+
+    it("a mirror conversion moves half of the tokens in 4 messages, a zigzag one 3/4 in 6", function()
+        local row = 12 * 8 -- hidden 12 in f64
+        local mirror = step("mirror", "GGGGGGG*", 4, { 64 })
+        local contiguous = step("contiguous", "GGGGGGG*", 4, { 64 })
+        assert.equal(2 * 32 * row, mirror.conversion_bytes_fwd)
+        assert.equal(2 * 48 * row, contiguous.conversion_bytes_fwd)
+        assert.equal(2 * 4, mirror.conversion_messages_fwd)
+        assert.equal(2 * 6, contiguous.conversion_messages_fwd)
+        assert.equal(mirror.conversion_bytes_fwd, mirror.conversion_bytes_bwd)
+    end)
+
+    it("native converts nothing but hands states over", function()
+        local m = step("native", "GGG*", 4, { 64 })
+        assert.equal(0, m.conversion_bytes_fwd)
+        -- Seven runs of one chain, six hops, forward and backward, six GDN layers, four heads of
+        -- 5 x 6 doubles.
+        assert.equal(6 * 2 * 6 * 4 * 5 * 6 * 8, m.state_bytes)
+        assert.equal(0, step("native", "GGG*", 1, { 64 }).state_bytes)
+    end)
+
+    it("layers, routes, loss and times", function()
+        local m = step("zigzag", "GGG*", 2)
+        assert.equal(8, m.layers)
+        assert.equal(2, m.gqa_layers)
+        assert.equal(6, m.gdn_layers)
+        assert.equal(0, m.routes_built_in_step)
+        -- One route each for conversions, labels, halos and keys, however many layers there are.
+        assert.equal(4, m.routes_built)
+        assert.equal(0, m.host_syncs_in_step)
+        assert.is_true(math.abs(m.loss - math.log(17)) < 0.1)
+        assert.is_true(math.abs(m.step_ms - m.convert_ms - m.compute_ms - m.comm_ms) < 1e-9)
+        assert.is_true(m.busy_ms > 0 and m.peak_bytes > 0)
+        assert.equal(1, m.attention_imbalance)
+    end)
+
+    it("lazy routes are built in each step, and counted", function()
+        local result = labs.run {
+            stream = { lengths = { 32, 16 } }, cp = 2,
+            model = labs.model { policy = "zigzag", routes = "lazy" },
+            calls = { { "step", { backward = true, reference = true, trace = true } } },
+        }
+        local m = result.answers[1]
+        assert.equal(1, m.routes_built_in_step)
+        assert.is_true(m.parity_grad <= 1e-12)
+    end)
+
+    it("is untraced unless asked: wrong_rows is absent", function()
+        assert.is_nil(step("zigzag", "GGG*", 2, nil, { backward = true }).wrong_rows)
+    end)
+end)

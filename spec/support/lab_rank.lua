@@ -1,0 +1,35 @@
+--- Runs on a rank thread: a lab on a stream and a model given as plain tables.
+-- The payload: stream { lengths, real, tokens } or { seqlen }, model { pattern, layers, ... },
+-- cp, options of the lab, and calls { { method, options }, ... } on it.
+local buffer = require "string.buffer"
+
+local function make_stream(t)
+    local stream = require "cplab.stream"
+    return t.seqlen and stream.sbhd(t) or stream.thd(t)
+end
+
+local function make_model(t)
+    local fields = {}
+    for name, value in pairs(t) do
+        fields[name] = value
+    end
+    fields.schedule = require("cplab.schedule").pattern(t.pattern, t.layers or #t.pattern)
+    fields.pattern, fields.layers = nil, nil
+    return require "cplab.model" (fields)
+end
+
+return function(comm, payload)
+    local job = buffer.decode(payload)
+    local lab = require("cplab.lab").new {
+        experiment = {
+            stream = function() return make_stream(job.stream) end,
+            model = function() return make_model(job.model) end,
+        },
+        case = { cp = job.cp }, comm = comm, options = job.options or {},
+    }
+    local answers = {}
+    for i, call in ipairs(job.calls) do
+        answers[i] = lab[call[1]](lab, call[2]) or false
+    end
+    return buffer.encode { answers = answers, checks = lab.checks, metrics = lab.metrics }
+end

@@ -1,0 +1,63 @@
+--- Labs in specs: a small hybrid stack on rank threads, by default traced and compared with
+-- one rank.
+local buffer = require "string.buffer"
+
+local clib = require "clib"
+local C, ffi = clib.C, clib.ffi
+
+local M = {}
+
+--- A small model: sizes all differ, so that swapped axes fail; two key heads serve four value
+-- heads, and the chunk is short, so that spans of a few tokens have several.
+function M.model(changes)
+    local model = {
+        pattern = "GG*G", policy = "contiguous", hidden = 12, vocab = 17, dtype = "f64", seed = 3,
+        gqa = { heads = 4, kv_heads = 2, head_dim = 8, rotary_dim = 4, rope_theta = 100 },
+        gdn = { key_heads = 2, value_heads = 4, key_dim = 5, value_dim = 6, conv = 4, chunk = 4 },
+        mlp = { width = 20 },
+    }
+    for name, value in pairs(changes or {}) do
+        model[name] = value
+    end
+    return model
+end
+
+--- Runs a lab on cp ranks. Returns the answers of the calls (and checks, metrics), or nil, the
+-- message and the rank that failed.
+-- @tparam table job stream, model, cp, calls, options; see spec/support/lab_rank.lua
+function M.run(job)
+    local payload = buffer.encode(job)
+    local out = ffi.new "cpl_host_run *[1]"
+    clib.check(C.cpl_host_run_ranks(job.cp, 60, "spec.support.lab_rank", payload, #payload, out))
+    local run = ffi.gc(out[0], C.cpl_host_run_destroy)
+    local failed = C.cpl_host_failed_rank(run)
+    if failed >= 0 then
+        return nil, ffi.string(C.cpl_host_message(run)), failed
+    end
+    local bytes = ffi.new "size_t[1]"
+    local data = C.cpl_host_result(run, 0, bytes)
+    return buffer.decode(ffi.string(data, bytes[0]))
+end
+
+--- One traced step with parity; raises what a rank raised.
+function M.parity_step(stream, model, cp, options)
+    local result, message = M.run {
+        stream = stream, model = model, cp = cp, options = options,
+        calls = { { "step", { backward = true, reference = true, trace = true } } },
+    }
+    if not result then
+        error(message, 2)
+    end
+    return result.answers[1], result
+end
+
+--- Pads real lengths to a multiple: { lengths =, real = }.
+function M.padded(real, multiple)
+    local lengths = {}
+    for i, n in ipairs(real) do
+        lengths[i] = math.ceil(n / multiple) * multiple
+    end
+    return { lengths = lengths, real = real }
+end
+
+return M
