@@ -516,6 +516,9 @@ CPL_API int64_t cpl_plan_sent_messages(const cpl_plan *plan);
 /* Whether src and dst of an execution may be the same tensor: the route is
  * between partitions with equal row counts on this rank. */
 CPL_API bool cpl_plan_in_place(const cpl_plan *plan);
+/* Whether an execution in place only swaps rows between pairs of ranks, on
+ * every rank: the same answer on all of them, and no buffer in between. */
+CPL_API bool cpl_plan_swaps(const cpl_plan *plan);
 
 /*
  * Collective. Moves rows from src to dst (fill rows become 0); start and

@@ -1,0 +1,238 @@
+/*
+ * execute.c: carrying a plan out. Checks the tensors before anything moves,
+ * lets the method move the rows, and says whose rows the target holds then.
+ */
+#include "plan.h"
+
+/* ---- executing: checks
+ * --------------------------------------------------------------- */
+
+/* One side of an execution: what the plan expects of a tensor. */
+typedef struct side {
+    const char *name;
+    int64_t n_rows;
+    uint64_t digest;
+} side;
+
+static cpl_status check_tensor(const cpl_plan *plan, const cpl_tensor *tensor,
+                               side expected)
+{
+    if (tensor->dtype == plan->dtype &&
+        cpl_tensor_n_rows(tensor) == expected.n_rows &&
+        cpl_tensor_width(tensor) == plan->width)
+        return CPL_OK;
+    return cpli_fail(CPL_MISMATCH,
+                     "exchange: %s has %lld rows of %lld %s, but rank %d of %s "
+                     "needs %lld rows of %lld %s",
+                     expected.name, (long long)cpl_tensor_n_rows(tensor),
+                     (long long)cpl_tensor_width(tensor),
+                     cpl_dtype_name(tensor->dtype), cpl_comm_rank(plan->comm),
+                     plan->text, (long long)expected.n_rows,
+                     (long long)plan->width, cpl_dtype_name(plan->dtype));
+}
+
+static cpl_status check_mark(const cpl_plan *plan, const cpl_tensor *tensor,
+                             side expected)
+{
+    if (!plan->has_marks || tensor->layout == 0 ||
+        tensor->layout == expected.digest)
+        return CPL_OK;
+    return cpli_fail(CPL_MISMATCH,
+                     "exchange: %s holds rows of layout %016llx, but %s takes "
+                     "rows of layout %016llx",
+                     expected.name, (unsigned long long)tensor->layout,
+                     plan->text, (unsigned long long)expected.digest);
+}
+
+static cpl_status check_overlap(const cpl_plan *plan, const cpl_tensor *src,
+                                const cpl_tensor *dst)
+{
+    uintptr_t a = (uintptr_t)src->data;
+    uintptr_t b = (uintptr_t)dst->data;
+    size_t src_bytes = cpl_tensor_bytes(src);
+    size_t dst_bytes = cpl_tensor_bytes(dst);
+    if (src_bytes == 0 || dst_bytes == 0 || a + src_bytes <= b ||
+        b + dst_bytes <= a)
+        return CPL_OK;
+    if (a != b)
+        return cpli_fail(CPL_INVALID, "exchange: src and dst overlap in part");
+    if (!plan->is_in_place)
+        return cpli_fail(CPL_INVALID,
+                         "exchange: src is dst, but rank %d of %s has %lld "
+                         "rows before and %lld after, or rows that repeat",
+                         cpl_comm_rank(plan->comm), plan->text,
+                         (long long)plan->n_source_rows,
+                         (long long)plan->n_target_rows);
+    return CPL_OK;
+}
+
+static cpl_status check_idle(const cpl_plan *plan)
+{
+    if (plan->is_flying)
+        return cpli_fail(CPL_INVALID,
+                         "exchange: start of %s before the last finish",
+                         plan->text);
+    return CPL_OK;
+}
+
+/* Adding needs a dtype that can be added, and a target that is not its own
+ * source. */
+static cpl_status check_adding(const cpl_plan *plan, bool accumulate,
+                               const cpl_tensor *src, const cpl_tensor *dst)
+{
+    if (plan->is_partition && !accumulate)
+        return CPL_OK;
+    if (!cpli_can_add(plan->dtype))
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "exchange: rows of %s cannot be added",
+                         cpl_dtype_name(plan->dtype));
+    if (src->data == dst->data && cpl_tensor_bytes(src) > 0)
+        return cpli_fail(CPL_INVALID,
+                         "exchange: an adjoint in place cannot accumulate");
+    return CPL_OK;
+}
+
+/* ---- executing: one direction
+ * ------------------------------------------------------------ */
+
+static side source_side(const cpl_plan *plan, const char *name)
+{
+    return (side){name, plan->n_source_rows, plan->source_digest};
+}
+
+static side target_side(const cpl_plan *plan, const char *name)
+{
+    return (side){name, plan->n_target_rows, plan->target_digest};
+}
+
+static cpl_status need_trace(cpl_tensor *tensor)
+{
+    if (tensor->trace != NULL)
+        return CPL_OK;
+    return CPL_ALLOC(cpl_tensor_n_rows(tensor), &tensor->trace);
+}
+
+static cpl_status fly(cpl_plan *plan, cpli_moves *moves, const void *src,
+                      void *dst, bool add)
+{
+    moves->execution =
+        (cpli_execution){.src = src,
+                         .dst = dst,
+                         .in_place = plan->is_in_place && src == dst,
+                         .adjoint = plan->is_adjoint,
+                         .add = add,
+                         .dtype = plan->dtype};
+    return plan->method->start(plan->comm, moves);
+}
+
+static cpl_status take_off(cpl_plan *plan, const cpl_tensor *src,
+                           cpl_tensor *dst, bool add)
+{
+    double since = cpl_clock();
+    if (plan->is_traced)
+        CPL_TRY(need_trace(dst));
+    CPL_TRY(fly(plan, &plan->rows, src->data, dst->data, add));
+    if (plan->is_traced)
+        CPL_TRY(fly(plan, &plan->trace, src->trace, dst->trace, false));
+    plan->target = dst;
+    plan->is_flying = true;
+    cpl_counters_here()->comm_seconds += cpl_clock() - since;
+    return CPL_OK;
+}
+
+cpl_status cpl_plan_start(cpl_plan *plan, const cpl_tensor *src,
+                          cpl_tensor *dst)
+{
+    CPL_TRY(check_idle(plan));
+    CPL_TRY(check_tensor(plan, src, source_side(plan, "src")));
+    CPL_TRY(check_mark(plan, src, source_side(plan, "src")));
+    CPL_TRY(check_tensor(plan, dst, target_side(plan, "dst")));
+    CPL_TRY(check_overlap(plan, src, dst));
+    plan->is_adjoint = false;
+    plan->is_accumulating = false;
+    plan->is_traced = plan->has_marks && src->trace != NULL;
+    return take_off(plan, src, dst, false);
+}
+
+cpl_status cpl_plan_start_adjoint(cpl_plan *plan, const cpl_tensor *d_dst,
+                                  cpl_tensor *d_src, bool accumulate)
+{
+    CPL_TRY(check_idle(plan));
+    CPL_TRY(check_tensor(plan, d_dst, target_side(plan, "d_dst")));
+    CPL_TRY(check_mark(plan, d_dst, target_side(plan, "d_dst")));
+    CPL_TRY(check_tensor(plan, d_src, source_side(plan, "d_src")));
+    if (accumulate)
+        CPL_TRY(check_mark(plan, d_src, source_side(plan, "d_src")));
+    CPL_TRY(check_overlap(plan, d_dst, d_src));
+    CPL_TRY(check_adding(plan, accumulate, d_dst, d_src));
+    bool add = accumulate || !plan->is_partition;
+    plan->is_adjoint = true;
+    plan->is_accumulating = accumulate;
+    /* Positions cannot be added: they travel where rows are only moved. */
+    plan->is_traced = plan->has_marks && !add && d_dst->trace != NULL;
+    return take_off(plan, d_dst, d_src, add);
+}
+
+/* ---- executing: finish
+ * ------------------------------------------------------------------- */
+
+static void fill(const cpl_plan *plan, void *rows, int64_t bytes, int value)
+{
+    for (int64_t i = 0; i < plan->n_fills; i++)
+        memset((char *)rows + plan->fills[i].start * bytes, value,
+               (size_t)(plan->fills[i].length * bytes));
+}
+
+/* Rows that nobody sends to: 0 before a sum, 0 where a view has no source. */
+static void prepare_target(const cpl_plan *plan)
+{
+    cpl_tensor *target = plan->target;
+    if (!plan->is_adjoint)
+        fill(plan, target->data, cpli_plan_row_bytes(plan), 0);
+    else if (!plan->is_partition && !plan->is_accumulating)
+        memset(target->data, 0, cpl_tensor_bytes(target));
+}
+
+/* What the target holds now, and where it came from. */
+static void mark_target(const cpl_plan *plan)
+{
+    cpl_tensor *target = plan->target;
+    if (!plan->has_marks || plan->is_accumulating)
+        return;
+    target->layout =
+        plan->is_adjoint ? plan->source_digest : plan->target_digest;
+    if (plan->is_traced) {
+        if (!plan->is_adjoint)
+            fill(plan, target->trace, CPLI_TRACE_BYTES, 0xff); /* -1: none */
+    } else {
+        cpli_free(target->trace);
+        target->trace = NULL;
+    }
+}
+
+static void count(const cpl_plan *plan, double since)
+{
+    const cpli_traffic *sent =
+        plan->is_adjoint ? &plan->sent_back : &plan->sent;
+    cpl_counters *counters = cpl_counters_here();
+    counters->exchanges++;
+    counters->sent_bytes += sent->bytes;
+    counters->sent_messages += sent->messages;
+    counters->comm_seconds += cpl_clock() - since;
+}
+
+cpl_status cpl_plan_finish(cpl_plan *plan)
+{
+    double since = cpl_clock();
+    if (!plan->is_flying)
+        return cpli_fail(CPL_INVALID, "exchange: finish of %s before its start",
+                         plan->text);
+    plan->is_flying = false;
+    prepare_target(plan);
+    CPL_TRY(plan->method->finish(plan->comm, &plan->rows));
+    if (plan->is_traced)
+        CPL_TRY(plan->method->finish(plan->comm, &plan->trace));
+    mark_target(plan);
+    count(plan, since);
+    return CPL_OK;
+}
