@@ -11,9 +11,10 @@ local args = require "cplab.check_args"
 local clib = require "clib"
 local layouts = require "cplab.layout"
 local measure = require "cplab.measure"
+local metrics = require "cplab.metrics"
 local models = require "cplab.model"
-local parity = require "cplab.parity"
-local policies = require "cplab.policy"
+local outline = require "cplab.outline"
+local references = require "cplab.reference"
 local stacks = require "cplab.stack"
 local C, ffi = clib.C, clib.ffi
 
@@ -98,10 +99,8 @@ end
 local function check_options(who, options, fields)
     args.fields("lab:" .. who, options, fields, 3)
     if options.optimizer ~= nil then
-        if options.optimizer ~= "sgd" then
-            error(("lab:%s: unknown optimizer '%s'%s"):format(who, options.optimizer,
-                args.suggestion(options.optimizer, OPTIMIZERS)), 3)
-        elseif not options.lr then
+        args.one_of("lab:" .. who, "optimizer", options.optimizer, OPTIMIZERS, 3)
+        if not options.lr then
             error(("lab:%s: optimizer 'sgd' needs lr"):format(who), 3)
         end
     end
@@ -114,54 +113,6 @@ local function check_options(who, options, fields)
     end
 end
 
-local function reference_key(self, what)
-    local tokens = self.stream.tokens
-    local text = tokens and table.concat(tokens, ",") or ""
-    local digest = C.cpl_hash(C.cpl_stream_digest(self.stream._ptr), text, #text)
-    return ("%s|%s|%s"):format(what, self.model:signature(), tostring(digest))
-end
-
--- The same model on one rank, contiguous; made by rank 0 for all.
-local function reference_stack(self)
-    local self_comm = clib.create("cpl_comm", C.cpl_comm_destroy, 1, C.cpl_comm_self)
-    local model = self.model:with {
-        policy = { "contiguous", "contiguous", "contiguous" },
-    }
-    local stack = stacks.new { model = model, stream = self.stream, comm = self_comm, cp = 1,
-        tp = 1 }
-    stack.comm_owner = self_comm
-    return stack
-end
-
-local function have(key)
-    return C.cpl_store_get(key, clib.box "size_t") ~= nil
-end
-
--- Rank 0 makes what is missing; the others wait for it.
-local function once_on_rank_0(self, key, make)
-    if self.rank == 0 and not have(key) then
-        local faults = C.cpl_faults_here()
-        local planted = ffi.new("cpl_faults", faults[0])
-        local text = make()
-        ffi.copy(faults, planted, ffi.sizeof "cpl_faults")
-        clib.check(C.cpl_store_put(key, text, #text))
-    end
-    clib.check(C.cpl_comm_barrier(self.comm))
-end
-
-local function need_parity_reference(self)
-    local key = reference_key(self, "parity")
-    once_on_rank_0(self, key, function()
-        local stack = reference_stack(self)
-        stack:step { backward = true }
-        parity.capture(key, stack:outputs())
-        parity.capture(key, stack:gradients())
-        parity.capture(key, stack:input_gradients())
-        return "made"
-    end)
-    return key
-end
-
 --- Collective. The same steps on one rank in the contiguous layout; computed once in a process.
 -- @tparam table options iters, backward, optimizer ("sgd"), lr
 -- @treturn table losses (one an iteration), loss (the last)
@@ -169,99 +120,14 @@ function Lab:reference(options)
     options = options or {}
     check_options("reference", options, REFERENCE)
     need_stack(self, "reference")
-    local how = ("losses %d %s %s %s"):format(options.iters or 1,
-        tostring(options.backward or options.optimizer ~= nil), tostring(options.optimizer),
-        tostring(options.lr))
-    local key = reference_key(self, how)
-    once_on_rank_0(self, key, function()
-        local stack, losses = reference_stack(self), {}
-        for i = 1, options.iters or 1 do
-            losses[i] = ("%.17g"):format(stack:step {
-                backward = options.backward or options.optimizer ~= nil,
-                optimizer = options.optimizer, lr = options.lr,
-            })
-        end
-        return table.concat(losses, " ")
-    end)
-    local box, losses = clib.box "size_t", {}
-    local text = ffi.string(C.cpl_store_get(key, box), box[0])
-    for number in text:gmatch "%S+" do
-        losses[#losses + 1] = tonumber(number)
-    end
+    local losses = references.losses(self, {
+        iters = options.iters or 1, optimizer = options.optimizer, lr = options.lr,
+        backward = options.backward or options.optimizer ~= nil,
+    })
     return { losses = losses, loss = losses[#losses] }
 end
 
 -- ---- steps -----------------------------------------------------------------------
-
-local function imbalance(layout)
-    local work, total, most = layout:work(), 0, 0
-    for _, pairs_of_rank in ipairs(work) do
-        total, most = total + pairs_of_rank, math.max(most, pairs_of_rank)
-    end
-    return total == 0 and 1 or most * #work / total
-end
-
--- Sums of the group over one iteration.
-local function group_counts(stack)
-    local counters = C.cpl_counters_here()
-    local sums = ffi.new("double[?]", 6)
-    for _, c in pairs(stack.conversions) do
-        sums[0] = sums[0] + c.bytes.fwd
-        sums[1] = sums[1] + c.bytes.bwd
-        sums[2] = sums[2] + c.messages.fwd
-    end
-    sums[3] = tonumber(counters.wrong_rows)
-    sums[4] = tonumber(counters.host_syncs)
-    sums[5] = tonumber(counters.state_bytes)
-    clib.check(C.cpl_comm_sum(stack.comm, sums, 6, C.CPL_F64))
-    return sums
-end
-
-local function conversions(stack, pass)
-    local n = 0
-    for _, c in pairs(stack.conversions) do
-        n = n + c.count[pass]
-    end
-    return n
-end
-
-local function structure(self, stack)
-    local schedule, memory = self.model.schedule, ffi.new "cpl_memory_stats"
-    local prepared, in_step = stack:count_routes()
-    C.cpl_memory(memory)
-    return {
-        layers = schedule:count(), gqa_layers = schedule:count "gqa",
-        gdn_layers = schedule:count "gdn",
-        routes_built = prepared, routes_built_in_step = in_step,
-        attention_imbalance = schedule:count "gqa" > 0 and imbalance(stack.layouts.gqa) or 1,
-        peak_bytes = tonumber(memory.peak_bytes),
-    }
-end
-
-local function counts(stack, traced)
-    local sums = group_counts(stack)
-    return {
-        conversions_fwd = conversions(stack, "fwd"), conversions_bwd = conversions(stack, "bwd"),
-        conversion_bytes_fwd = sums[0], conversion_bytes_bwd = sums[1],
-        conversion_messages_fwd = sums[2],
-        wrong_rows = traced and sums[3] or nil,
-        host_syncs_in_step = sums[4], state_bytes = sums[5],
-    }
-end
-
-local function compare(self, stack, key, backward)
-    local live = stack.layouts.live
-    local metrics = {}
-    metrics.parity_fwd, metrics.parity_fwd_where = parity.compare_rows(self.comm, key,
-        stack:outputs(), live, self.rank)
-    if backward then
-        local a, where_a = parity.compare_same(key, stack:gradients())
-        local b, where_b = parity.compare_rows(self.comm, key, stack:input_gradients(), live,
-            self.rank)
-        metrics.parity_grad, metrics.parity_grad_where = parity.larger(a, where_a, b, where_b)
-    end
-    return metrics
-end
 
 local function merge(into, from)
     for name, value in pairs(from) do
@@ -279,22 +145,11 @@ local function stack_of_step(self, step)
     return stack_for(self, self.stream)
 end
 
--- The first wrong row that any rank saw, as a failed check of its own.
+-- A wrong row fails the case, with a check that says which.
 local function check_trace(self, stack, wrong_rows)
-    if wrong_rows == 0 then
-        return
-    end
-    local mine = ffi.new("char[512]")
-    ffi.copy(mine, ffi.string(C.cpl_trace_first_wrong()))
-    local all = ffi.new("char[?]", 512 * self.size)
-    clib.check(C.cpl_comm_gather(stack.comm, mine, 512, all))
-    for rank = 0, self.size - 1 do
-        local sentence = ffi.string(all + 512 * rank)
-        if sentence ~= "" then
-            self.checks[#self.checks + 1] = { name = "trace: " .. sentence, passed = false,
-                value = wrong_rows, bound = { equals = 0 } }
-            return
-        end
+    if (wrong_rows or 0) > 0 then
+        self.checks[#self.checks + 1] = { name = "trace: " .. metrics.first_wrong(stack),
+            passed = false, value = wrong_rows, bound = { equals = 0 } }
     end
 end
 
@@ -328,23 +183,21 @@ function Lab:step(options)
     options.warmup = options.warmup or self.options.warmup
     options.backward = options.backward or options.optimizer ~= nil or options.reference
     local traced = options.trace or self.options.trace_tokens or false
-    local key = options.reference and need_parity_reference(self)
+    local key = options.reference and references.parity(self)
     self.stack.parameters:draw(self.model.seed)
     C.cpl_memory_reset_peak()
     local stack, records, losses = run_iterations(self, options, traced)
-    local metrics = merge(structure(self, stack), counts(stack, traced))
-    metrics.loss = losses[#losses]
-    if traced then
-        check_trace(self, stack, metrics.wrong_rows)
-    end
+    local result = merge(metrics.structure(stack), metrics.counts(stack, traced))
+    result.loss = losses[#losses]
+    check_trace(self, stack, result.wrong_rows)
     if key then
-        merge(metrics, compare(self, stack, key, options.backward))
+        merge(result, metrics.compare(stack, key, options.backward))
     end
     local times, samples = measure.times(measure.gather(self.comm, records))
-    merge(metrics, times)
-    merge(self.metrics, metrics)
+    merge(result, times)
+    merge(self.metrics, result)
     self.samples.step_ms = samples
-    return merge({ losses = losses }, metrics)
+    return merge({ losses = losses }, result)
 end
 
 -- ---- checks, records, tensors --------------------------------------------------------
@@ -453,37 +306,14 @@ function Lab:result()
         records = self.records }
 end
 
--- ---- what `show` prints -----------------------------------------------------------------
-
---- Lines that say what a case would do, with nothing run: schedule, layouts, conversions, bytes.
+--- Lines that say what a case would do, with nothing run.
 -- @tparam table experiment
 -- @tparam table case
--- @tparam ?table options dtype
+-- @tparam ?table options dtype, seed
 -- @treturn {string,...}
 function M.describe(experiment, case, options)
-    local cp = case.cp or 1
     local self = { experiment = experiment, case = case, options = options or {} }
-    local stream, model = stream_of(self, 0), model_of(self)
-    local policy = model.policy
-    local made = policies.layouts(policy, stream, { cp = cp, tp = case.tp or 1 })
-    local n, moved, messages = 0, 0, 0
-    for _, step in ipairs(model:steps(cp)) do
-        if step.op == "convert" then
-            local kind = model.schedule.layers[step.layer + 1].kind
-            local stats = require "cplab.route"(made.live, made[kind]):stats()
-            n, moved, messages = n + 1, moved + stats.moved_tokens, messages + stats.messages
-        end
-    end
-    local row_bytes = model.hidden * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
-    return {
-        "stream       " .. stream:describe(),
-        ("schedule     %s  (G: GDN, *: GQA; %d layers)"):format(model.schedule:describe(),
-            model.schedule:count()),
-        ("layouts      model %s, GQA %s, GDN %s"):format(policy.live, policy.gqa, policy.gdn),
-        ("imbalance    %.3f of attention work"):format(imbalance(made.gqa)),
-        ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB) in %d messages")
-            :format(n, moved, row_bytes, moved * row_bytes / 2 ^ 20, messages),
-    }
+    return outline.lines(stream_of(self, 0), model_of(self), case.cp or 1)
 end
 
 return M

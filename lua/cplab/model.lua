@@ -32,27 +32,11 @@ local MLP = { width = "integer" }
 local DTYPES = { "f64", "f32" }
 local ROUTES = { "prebuilt", "lazy" }
 
-local function check_one_of(what, value, list, level)
-    for _, known in ipairs(list) do
-        if value == known then
-            return value
-        end
-    end
-    error(("model: unknown %s '%s'%s"):format(what, tostring(value),
-        args.suggestion(value, list)), level + 1)
-end
-
-local function check_cp_mode(kind, mode, expected, level)
-    if mode ~= nil and mode ~= expected then
-        error(("model.%s: unknown cp_mode '%s' (has: %s)"):format(kind, tostring(mode), expected),
-            level + 1)
-    end
-end
 
 -- A quarter of the head rotates, as in Qwen3-Next; the number of rotated dims is even.
 local function gqa_config(t, level)
     args.fields("model.gqa", t, GQA, level + 1)
-    check_cp_mode("gqa", t.cp_mode, "gather", level + 1)
+    args.one_of("model.gqa", "cp_mode", t.cp_mode or "gather", { "gather" }, level + 1)
     return {
         heads = t.heads, kv_heads = t.kv_heads, head_dim = t.head_dim,
         rotary_dim = t.rotary_dim or math.floor(t.head_dim / 8) * 2,
@@ -62,7 +46,7 @@ end
 
 local function gdn_config(t, level)
     args.fields("model.gdn", t, GDN, level + 1)
-    check_cp_mode("gdn", t.cp_mode, "chunkwise", level + 1)
+    args.one_of("model.gdn", "cp_mode", t.cp_mode or "chunkwise", { "chunkwise" }, level + 1)
     return {
         key_heads = t.key_heads, value_heads = t.value_heads,
         key_dim = t.key_dim, value_dim = t.value_dim,
@@ -93,12 +77,12 @@ function M.new(t)
         policy = policies.resolve(t.policy, 2),
         hidden = t.hidden,
         vocab = t.vocab,
-        dtype = check_one_of("dtype", t.dtype or "f32", DTYPES, 2),
+        dtype = args.one_of("model", "dtype", t.dtype or "f32", DTYPES, 2),
         seed = t.seed or 0,
         gqa = t.gqa and gqa_config(t.gqa, 2),
         gdn = t.gdn and gdn_config(t.gdn, 2),
         mlp = t.mlp and { width = t.mlp.width },
-        routes = check_one_of("routes", t.routes or "prebuilt", ROUTES, 2),
+        routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, 2),
         eps = t.eps or 1e-6,
     }, Model)
 end

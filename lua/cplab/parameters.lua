@@ -32,7 +32,8 @@ local function bind(self, layer, at)
     local size = tonumber(C.cpl_dtype_bytes(clib.dtypes[self.dtype]))
     for i = 0, n - 1 do
         local info = C.cpl_layer_param(layer.ptr, i)
-        local dims = { tonumber(info.shape[0]), info.n_dims == 2 and tonumber(info.shape[1]) or nil }
+        local dims = { tonumber(info.shape[0]) }
+        dims[2] = info.n_dims == 2 and tonumber(info.shape[1]) or nil
         local function view(block)
             return rows.wrap(ffi.cast("char *", block.data) + at * size, self.dtype, dims)
         end

@@ -5,7 +5,6 @@
 -- References are kept in the store of the process, in global order, under a key.
 -- @module cplab.parity
 local clib = require "clib"
-local rows = require "cplab.rows"
 local C, ffi = clib.C, clib.ffi
 
 local M = {}

@@ -20,16 +20,6 @@ M.names = { "zigzag", "contiguous", "mirror", "native" }
 -- The layouts that a triple may name: those that need no more than cp and tp.
 local LAYOUTS = { "contiguous", "zigzag", "mirror" }
 
-local function check_layout(name, level)
-    for _, known in ipairs(LAYOUTS) do
-        if name == known then
-            return
-        end
-    end
-    error(("policy: unknown layout '%s'%s"):format(tostring(name),
-        args.suggestion(name, LAYOUTS)), level + 1)
-end
-
 --- The policy of a name or of a triple of layout names.
 -- @treturn table { name =, live =, gqa =, gdn = }, layout names
 -- @raise an unknown policy or layout, with the nearest name
@@ -39,14 +29,13 @@ function M.resolve(policy, level)
     if type(policy) == "string" then
         triple = M.triples[policy]
         if not triple then
-            error(("policy: unknown policy '%s'%s"):format(policy,
-                args.suggestion(policy, M.names)), level)
+            args.unknown("policy", "policy", policy, M.names, level)
         end
     elseif type(policy) ~= "table" or #policy ~= 3 then
         error("policy: expected a name or three layouts { model, gqa, gdn }", level)
     end
     for _, name in ipairs(triple) do
-        check_layout(name, level)
+        args.one_of("policy", "layout", name, LAYOUTS, level)
     end
     return {
         name = type(policy) == "string" and policy or table.concat(triple, "/"),

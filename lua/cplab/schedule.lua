@@ -17,34 +17,19 @@ local KINDS = {
     gdn = { cp_modes = { "chunkwise" }, symbol = "G" },
 }
 local SYMBOLS = { ["*"] = "gqa", G = "gdn" }
-local OPTIONS = { "cp_mode" }
 
-local function check_option(who, kind, options, level)
+local function layer_of(who, entry, level)
+    local options = type(entry) == "table" and entry or { entry }
+    local kind = args.one_of(who, "layer kind", options[1], { "gqa", "gdn" }, level + 1)
     for name in pairs(options) do
         if name ~= 1 and name ~= "cp_mode" then
-            error(("%s: unknown option '%s' of a %s layer%s"):format(who, tostring(name), kind,
-                args.suggestion(name, OPTIONS)), level + 1)
+            args.unknown(who, "option of a " .. kind .. " layer", name, { "cp_mode" }, level + 1)
         end
     end
     local modes = KINDS[kind].cp_modes
     local mode = options.cp_mode or modes[1]
-    for _, known in ipairs(modes) do
-        if mode == known then
-            return mode
-        end
-    end
-    error(("%s: unknown cp_mode '%s' of a %s layer (has: %s)"):format(who, tostring(mode), kind,
-        table.concat(modes, ", ")), level + 1)
-end
-
-local function layer_of(who, entry, level)
-    local options = type(entry) == "table" and entry or { entry }
-    local kind = options[1]
-    if not KINDS[kind] then
-        error(("%s: unknown layer kind '%s'%s"):format(who, tostring(kind),
-            args.suggestion(kind, { "gqa", "gdn" })), level + 1)
-    end
-    return { kind = kind, cp_mode = check_option(who, kind, options, level + 1) }
+    args.one_of(who, "cp_mode of a " .. kind .. " layer", mode, modes, level + 1)
+    return { kind = kind, cp_mode = mode }
 end
 
 local function new(layers)
@@ -101,12 +86,11 @@ function M.pattern(pattern, n_layers)
     for i = 1, n_layers do
         local at = (i - 1) % #pattern + 1
         local symbol = pattern:sub(at, at)
-        local kind = SYMBOLS[symbol]
-        if not kind then
+        if not SYMBOLS[symbol] then
             error(("schedule.pattern: unknown symbol '%s' in '%s' (G: GDN, *: GQA)"):format(
                 symbol, pattern), 2)
         end
-        layers[i] = layer_of("schedule.pattern", kind, 2)
+        layers[i] = layer_of("schedule.pattern", SYMBOLS[symbol], 2)
     end
     return new(layers)
 end

@@ -27,7 +27,7 @@ describe("planted faults", function()
         end
     end)
 
-    it("two runs of one rank swapped: the trace names the layer, rank, slot and positions", function()
+    it("two runs of one rank swapped: the trace names layer, rank, slot, positions", function()
         local m, result = step("zigzag", { swap_runs = { rank = 2 } })
         assert.is_true(m.wrong_rows > 0)
         assert.truthy(trace_check(result):match

@@ -1,0 +1,45 @@
+--- The outline of a case: what it would do, with nothing run.
+-- @module cplab.outline
+local clib = require "clib"
+local metrics = require "cplab.metrics"
+local policies = require "cplab.policy"
+local routes = require "cplab.route"
+local C = clib.C
+
+local M = {}
+
+-- Rows and messages of all conversions of one forward pass.
+local function conversions(model, layouts, cp)
+    local n, rows, messages = 0, 0, 0
+    for _, step in ipairs(model:steps(cp)) do
+        if step.op == "convert" then
+            local kind = model.schedule.layers[step.layer + 1].kind
+            local stats = routes(layouts.live, layouts[kind]):stats()
+            n, rows, messages = n + 1, rows + stats.moved_tokens, messages + stats.messages
+        end
+    end
+    return n, rows, messages
+end
+
+--- Lines about stream, schedule, layouts, balance and conversions.
+-- @tparam table stream
+-- @tparam table model
+-- @tparam number cp
+-- @treturn {string,...}
+function M.lines(stream, model, cp)
+    local policy = model.policy
+    local layouts = policies.layouts(policy, stream, { cp = cp, tp = 1 })
+    local n, rows, messages = conversions(model, layouts, cp)
+    local row_bytes = model.hidden * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
+    return {
+        "stream       " .. stream:describe(),
+        ("schedule     %s  (G: GDN, *: GQA; %d layers)"):format(model.schedule:describe(),
+            model.schedule:count()),
+        ("layouts      model %s, GQA %s, GDN %s"):format(policy.live, policy.gqa, policy.gdn),
+        ("imbalance    %.3f of attention work"):format(metrics.imbalance(layouts.gqa)),
+        ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
+            :format(n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages),
+    }
+end
+
+return M
