@@ -1,0 +1,116 @@
+--- Exchanges: rows of tensors carried along a route, and their gradients back.
+-- A plan is made once, by all ranks together, and then only executed. Ranks count from 0.
+-- @classmod cplab.exchange
+-- @usage local plan = cplab.exchange.plan(cplab.route(z, c), comm, "f32", hidden)
+--   plan:convert(x, y)
+local clib = require "clib"
+
+local C, ffi = clib.C, clib.ffi
+
+local Plan = {}
+Plan.__index = Plan
+
+local M = {}
+
+--- Collective. A plan for rows of `width` elements along a route.
+-- @tparam Route route
+-- @tparam Comm comm
+-- @tparam string dtype "f64", "f32", "bf16", "i64", "i32"
+-- @tparam integer width
+-- @tparam ?string method one of `methods()`, or "auto"
+-- @treturn Plan
+-- @raise ranks of route and group differ, or the ranks plan different exchanges
+function M.plan(route, comm, dtype, width, method)
+    local code = clib.dtypes[dtype]
+    if code == nil then
+        error(("exchange.plan: unknown dtype %q"):format(tostring(dtype)), 2)
+    end
+    local ptr = clib.create("cpl_plan", C.cpl_plan_destroy, 2, C.cpl_plan_create, route._ptr,
+        comm._ptr, code, width, method)
+    return setmetatable({
+        _ptr = ptr, _route = route, _comm = comm, _row = width .. " " .. dtype,
+    }, Plan)
+end
+
+--- The names of the methods.
+-- @treturn {string,...}
+function M.methods()
+    local names = {}
+    for name in ffi.string(C.cpl_plan_methods()):gmatch "%S+" do
+        names[#names + 1] = name
+    end
+    return names
+end
+
+--- Collective. Moves rows from src to dst, which may be src where `in_place` says so.
+-- @tparam Tensor src
+-- @tparam Tensor dst
+-- @treturn Tensor dst
+-- @raise rows, width, dtype or layout that are not the plan's; another rank's failure
+function Plan:convert(src, dst)
+    clib.check(C.cpl_plan_start(self._ptr, src._ptr, dst._ptr), 2)
+    clib.check(C.cpl_plan_finish(self._ptr), 2)
+    return dst
+end
+
+--- Collective. The first half of `convert`; neither tensor may be touched until `finish`.
+function Plan:start(src, dst)
+    clib.check(C.cpl_plan_start(self._ptr, src._ptr, dst._ptr), 2)
+    self._src, self._dst = src, dst
+end
+
+--- Collective. The second half of `convert`.
+-- @treturn Tensor the target
+function Plan:finish()
+    clib.check(C.cpl_plan_finish(self._ptr), 2)
+    local dst = self._dst
+    self._src, self._dst = nil, nil
+    return dst
+end
+
+--- Collective. Carries the gradients of dst's rows back and sums them into d_src.
+-- @tparam Tensor d_dst
+-- @tparam Tensor d_src
+-- @tparam ?boolean accumulate to what d_src holds; else from 0
+-- @treturn Tensor d_src
+function Plan:adjoint(d_dst, d_src, accumulate)
+    clib.check(C.cpl_plan_start_adjoint(self._ptr, d_dst._ptr, d_src._ptr, accumulate == true), 2)
+    clib.check(C.cpl_plan_finish(self._ptr), 2)
+    return d_src
+end
+
+--- Whether src and dst may be the same tensor on this rank.
+function Plan:in_place()
+    return C.cpl_plan_in_place(self._ptr)
+end
+
+--- Whether an exchange in place only swaps rows between pairs of ranks, on every rank.
+function Plan:swaps()
+    return C.cpl_plan_swaps(self._ptr)
+end
+
+--- The name of the method.
+function Plan:method()
+    return ffi.string(C.cpl_plan_method(self._ptr))
+end
+
+--- Bytes that this rank sends to others in one exchange.
+function Plan:sent_bytes()
+    return tonumber(C.cpl_plan_sent_bytes(self._ptr))
+end
+
+--- Messages that this rank sends to others in one exchange.
+function Plan:sent_messages()
+    return tonumber(C.cpl_plan_sent_messages(self._ptr))
+end
+
+--- One line: the route, the row, the method, and what this rank sends.
+function Plan:describe()
+    return ("%s, rows of %s, by %s: rank %d sends %d bytes in %d messages"):format(
+        ffi.string(C.cpl_route_describe(self._route._ptr)), self._row, self:method(),
+        self._comm:rank(), self:sent_bytes(), self:sent_messages())
+end
+
+Plan.__tostring = Plan.describe
+
+return M

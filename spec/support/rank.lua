@@ -1,0 +1,8 @@
+--- The rank's end of spec.support.ranks.
+local buffer = require "string.buffer"
+
+return function(ptr, bytes)
+    local job = buffer.decode(bytes)
+    local f = job.module and require(job.module) or loadstring(job.code)
+    return buffer.encode(f(require("cplab.comm").wrap(ptr), job.payload))
+end

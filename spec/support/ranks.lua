@@ -1,0 +1,69 @@
+--- Runs a function on rank threads from a spec, and brings back what the ranks return.
+--
+--     local results = ranks.run(4, function(comm, p) return comm:rank() * p.k end, { k = 2 })
+--
+-- The function sees nothing of the spec file: a rank has a Lua state of its own. It gets a comm
+-- (cplab.comm) and the payload, and may require modules. Instead of a function, the name of a
+-- module that returns one. What goes in and out is what string.buffer encodes. Lists count from 1:
+-- the first result is rank 0's.
+local buffer = require "string.buffer"
+
+local M = { deadline = 20 }
+
+local function dump(f)
+    local name = debug.getupvalue(f, 1)
+    if name then
+        error(("ranks.run: the function uses the local \"%s\" of its file; require it inside, or "
+            .. "pass it as payload"):format(name), 3)
+    end
+    return string.dump(f)
+end
+
+local function failure_of(C, ffi, run)
+    local rank = C.cpl_host_failed_rank(run)
+    if rank < 0 then
+        return nil
+    end
+    return {
+        rank = rank,
+        message = ffi.string(C.cpl_host_message(run)),
+        traceback = ffi.string(C.cpl_host_traceback(run)),
+    }
+end
+
+local function results_of(C, ffi, run, n)
+    local list, size = {}, ffi.new "size_t[1]"
+    for rank = 0, n - 1 do
+        local bytes = C.cpl_host_result(run, rank, size)
+        list[rank + 1] = bytes ~= nil and buffer.decode(ffi.string(bytes, size[0])) or nil
+    end
+    return list
+end
+
+--- Runs and tells what happened, also when a rank failed.
+-- @treturn {any,...} results by rank + 1 (nil: that rank gave none)
+-- @treturn ?table the failure: rank, message, traceback
+function M.try(n, f, payload, deadline)
+    local clib = require "clib"
+    local C, ffi = clib.C, clib.ffi
+    local job = buffer.encode {
+        code = type(f) == "function" and dump(f) or nil,
+        module = type(f) == "string" and f or nil,
+        payload = payload,
+    }
+    local run = clib.create("cpl_host_run", C.cpl_host_run_destroy, 2, C.cpl_host_run_ranks, n,
+        deadline or M.deadline, "spec.support.rank", job, #job)
+    return results_of(C, ffi, run, n), failure_of(C, ffi, run)
+end
+
+--- Runs and raises what the first failing rank raised.
+-- @treturn {any,...} results by rank + 1
+function M.run(n, f, payload, deadline)
+    local results, failure = M.try(n, f, payload, deadline)
+    if failure then
+        error(("rank %d: %s%s"):format(failure.rank, failure.message, failure.traceback), 2)
+    end
+    return results
+end
+
+return M
