@@ -359,15 +359,20 @@ typedef struct cpl_counters {
     int64_t exchanges;  /* plans executed */
     int64_t sent_bytes; /* all exchanges */
     int64_t sent_messages;
-    int64_t state_bytes; /* of these: recurrent states handed over */
-    int64_t host_syncs;  /* of the host with a device */
-    int64_t wrong_rows;  /* rows whose traced position was not the expected */
-    double comm_seconds; /* inside exchanges and collectives */
+    int64_t state_bytes;  /* of these: recurrent states handed over */
+    int64_t host_syncs;   /* of the host with a device */
+    int64_t trace_checks; /* traced tensors compared with their runs */
+    int64_t wrong_rows;   /* rows whose traced position was not the expected */
+    double comm_seconds;  /* inside exchanges and collectives */
 } cpl_counters;
 CPL_API cpl_counters *cpl_counters_here(void);
 CPL_API void cpl_counters_reset(void);
-/* The sentence about the first wrong row since the reset, or "". */
-CPL_API const char *cpl_trace_first_wrong(void);
+/* About the first wrong row of this rank since the reset. */
+typedef struct cpl_first_wrong {
+    int64_t check;      /* which of trace_checks saw it, from 1; 0: none */
+    char sentence[512]; /* "" where there was none */
+} cpl_first_wrong;
+CPL_API void cpl_trace_first_wrong(cpl_first_wrong *out);
 
 /*
  * Faults that specs plant on the calling rank to prove that the checks catch

@@ -11,6 +11,7 @@ void cpli_trace_runs(const cpl_tensor *tensor, const cpl_run *runs,
 {
     int64_t n_rows = cpl_tensor_n_rows(tensor);
     int64_t slot = 0;
+    cpl_counters_here()->trace_checks++;
     for (int64_t i = 0; i < n_runs; i++)
         for (int64_t j = 0; j < runs[i].length && slot < n_rows; j++, slot++) {
             int64_t expected = runs[i].start < 0 ? -1 : runs[i].start + j;

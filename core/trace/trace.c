@@ -6,11 +6,9 @@
 
 #include "base.h"
 
-enum { SENTENCE_BYTES = 512 };
-
 static _Thread_local cpl_counters counters;
 static _Thread_local cpl_faults faults;
-static _Thread_local char first_wrong[SENTENCE_BYTES];
+static _Thread_local cpl_first_wrong first_wrong;
 
 cpl_counters *cpl_counters_here(void)
 {
@@ -20,12 +18,12 @@ cpl_counters *cpl_counters_here(void)
 void cpl_counters_reset(void)
 {
     counters = (cpl_counters){0};
-    first_wrong[0] = 0;
+    first_wrong = (cpl_first_wrong){0};
 }
 
-const char *cpl_trace_first_wrong(void)
+void cpl_trace_first_wrong(cpl_first_wrong *out)
 {
-    return first_wrong;
+    *out = first_wrong;
 }
 
 void cpli_trace_wrong(int64_t n, const char *format, ...)
@@ -33,8 +31,10 @@ void cpli_trace_wrong(int64_t n, const char *format, ...)
     if (counters.wrong_rows == 0) {
         va_list arguments;
         va_start(arguments, format);
-        vsnprintf(first_wrong, sizeof first_wrong, format, arguments);
+        vsnprintf(first_wrong.sentence, sizeof first_wrong.sentence, format,
+                  arguments);
         va_end(arguments);
+        first_wrong.check = counters.trace_checks;
     }
     counters.wrong_rows += n;
 }

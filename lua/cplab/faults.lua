@@ -49,6 +49,6 @@ return function(Stack)
             clib.check(C.cpl_tensor_copy(dst, src))
             clib.check(C.cpl_tensor_mark_like(dst, src))
         end
-        dst.layout = self.layouts.live:digest()
+        dst.layout = C.cpl_layout_digest(self.layouts.live._ptr)
     end
 end

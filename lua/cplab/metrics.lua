@@ -7,15 +7,6 @@ local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
---- max / mean of the causal work of a layout's ranks; 1 where there is none.
-function M.imbalance(layout)
-    local work, total, most = layout:work(), 0, 0
-    for _, pairs_of_rank in ipairs(work) do
-        total, most = total + pairs_of_rank, math.max(most, pairs_of_rank)
-    end
-    return total == 0 and 1 or most * #work / total
-end
-
 -- Sums of the group over one iteration.
 local function group_counts(stack)
     local counters = C.cpl_counters_here()
@@ -50,7 +41,7 @@ function M.structure(stack)
         layers = schedule:count(), gqa_layers = schedule:count "gqa",
         gdn_layers = schedule:count "gdn",
         routes_built = prepared, routes_built_in_step = in_step,
-        attention_imbalance = schedule:count "gqa" > 0 and M.imbalance(stack.layouts.gqa) or 1,
+        attention_imbalance = schedule:count "gqa" > 0 and stack.layouts.gqa:imbalance() or 1,
         peak_bytes = tonumber(memory.peak_bytes),
     }
 end
@@ -82,18 +73,20 @@ function M.compare(stack, key, backward)
     return metrics
 end
 
---- Collective. The sentence about the first wrong row that any rank saw, or nil.
+--- Collective. The sentence about the first wrong row that any rank saw, or nil. Ranks check
+-- the same tensors in the same order, so the earliest check has the cause; the rest follows.
 function M.first_wrong(stack)
-    local mine = ffi.new("char[512]")
-    ffi.copy(mine, ffi.string(C.cpl_trace_first_wrong()))
-    local all = ffi.new("char[?]", 512 * stack.size)
-    clib.check(C.cpl_comm_gather(stack.comm, mine, 512, all))
-    for rank = 0, stack.size - 1 do
-        local sentence = ffi.string(all + 512 * rank)
-        if sentence ~= "" then
-            return sentence
+    local size = C.cpl_comm_size(stack.comm)
+    local mine, all = ffi.new("cpl_first_wrong"), ffi.new("cpl_first_wrong[?]", size)
+    C.cpl_trace_first_wrong(mine)
+    clib.check(C.cpl_comm_gather(stack.comm, mine, ffi.sizeof(mine), all))
+    local first
+    for rank = 0, size - 1 do
+        if all[rank].check > 0 and (not first or all[rank].check < all[first].check) then
+            first = rank
         end
     end
+    return first and ffi.string(all[first].sentence)
 end
 
 return M

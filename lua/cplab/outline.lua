@@ -1,7 +1,6 @@
 --- The outline of a case: what it would do, with nothing run.
 -- @module cplab.outline
 local clib = require "clib"
-local metrics = require "cplab.metrics"
 local policies = require "cplab.policy"
 local routes = require "cplab.route"
 local C = clib.C
@@ -36,7 +35,7 @@ function M.lines(stream, model, cp)
         ("schedule     %s  (G: GDN, *: GQA; %d layers)"):format(model.schedule:describe(),
             model.schedule:count()),
         ("layouts      model %s, GQA %s, GDN %s"):format(policy.live, policy.gqa, policy.gdn),
-        ("imbalance    %.3f of attention work"):format(metrics.imbalance(layouts.gqa)),
+        ("imbalance    %.3f of attention work"):format(layouts.gqa:imbalance()),
         ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
             :format(n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages),
     }

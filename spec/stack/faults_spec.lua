@@ -30,10 +30,10 @@ describe("planted faults", function()
     it("two runs of one rank swapped: the trace names layer, rank, slot, positions", function()
         local m, result = step("zigzag", { swap_runs = { rank = 2 } })
         assert.is_true(m.wrong_rows > 0)
-        assert.truthy(trace_check(result):match
-            "^trace: layers%.0%.norm1, rank 2, slot 0: expected position 8, found position?%s?%d+"
-            or trace_check(result):match
-            "^trace: layers%.0%.norm1, rank 2, slot 0: expected position 8, found %d+")
+        -- In zigzag at cp 4 rank 2 holds 8 .. 11 and 20 .. 23 of the first sequence, 36, 37, 42,
+        -- 43 of the second; its halves of six rows changed places.
+        assert.equal("trace: layers.0.norm1, rank 2, slot 0: expected position 8, found 22",
+            trace_check(result))
         assert.is_true(m.parity_fwd > 1e-3)
     end)
 
