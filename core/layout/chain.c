@@ -61,15 +61,16 @@ static cpl_status index_of(span_lists *lists, int rank, int64_t slot,
 /* The span of the chain that starts at `position`, as a piece; `end` is the
  * end of the sequence's real tokens. */
 static cpli_piece span_from(const cpl_layout *layout, int64_t position,
-                            int64_t end, int64_t *hint)
+                            int64_t end, cpli_cursor *at)
 {
-    cpli_piece span = cpli_at_position(layout, position, hint);
+    cpli_piece span, next;
+    cpli_at_position(layout, position, at, &span);
     span.slot += position - span.start;
     span.length -= position - span.start;
     span.start = position;
     while (span.start + span.length < end) {
         int64_t next_start = span.start + span.length;
-        cpli_piece next = cpli_at_position(layout, next_start, hint);
+        cpli_at_position(layout, next_start, at, &next);
         int64_t next_slot = next.slot + next_start - next.start;
         if (next.rank != span.rank || next_slot != span.slot + span.length)
             break;
@@ -86,10 +87,11 @@ static cpl_status walk_chain(span_lists *lists, int rank, int64_t sequence,
     const cpl_layout *layout = lists->layout;
     int64_t start = layout->stream->cu[sequence];
     int64_t end = start + layout->stream->real[sequence];
-    int64_t hint = 0, mine = -1;
+    int64_t mine = -1;
+    cpli_cursor at = {0};
     cpli_piece last = {.rank = -1};
     for (int64_t p = start, level = 0; p < end; level++) {
-        cpli_piece span = span_from(layout, p, end, &hint);
+        cpli_piece span = span_from(layout, p, end, &at);
         if (last.rank == rank) {
             links[mine].next_rank = span.rank;
             CPL_TRY(

@@ -17,29 +17,21 @@ static cpl_status check(const cpl_stream *stream, int cp)
     return CPL_OK;
 }
 
-static cpli_piece shard(const cpl_layout *layout, int cp_rank)
-{
-    return (cpli_piece){
-        .rank = cp_rank,
-        .start = cp_rank * layout->cp_local,
-        .slot = 0,
-        .length = layout->cp_local,
-    };
-}
-
-static cpli_piece at_position(const cpl_layout *layout, int64_t position,
-                              int64_t *hint)
-{
-    (void)hint;
-    return shard(layout, (int)(position / layout->cp_local));
-}
-
-static cpli_piece at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
-                          int64_t *hint)
+static void at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
+                    cpli_cursor *at, cpli_piece *out)
 {
     (void)slot;
-    (void)hint;
-    return shard(layout, cp_rank);
+    (void)at;
+    out->rank = cp_rank;
+    out->start = cp_rank * layout->cp_local;
+    out->slot = 0;
+    out->length = layout->cp_local;
+}
+
+static void at_position(const cpl_layout *layout, int64_t position,
+                        cpli_cursor *at, cpli_piece *out)
+{
+    at_slot(layout, (int)(position / layout->cp_local), 0, at, out);
 }
 
 const cpli_kind cpli_contiguous = {

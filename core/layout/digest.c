@@ -9,23 +9,32 @@
  */
 #include "layout.h"
 
-static bool same_rank(const cpl_layout *a, const cpl_layout *b, int rank)
+/* Compares the first `limit` runs of a rank. */
+static bool same_rank(const cpl_layout *a, const cpl_layout *b, int rank,
+                      int64_t limit)
 {
     cpli_walk walk_a = cpli_walk_begin(a, rank);
     cpli_walk walk_b = cpli_walk_begin(b, rank);
     cpli_piece run_a, run_b;
     if (walk_a.n_local != walk_b.n_local)
         return false;
-    while (cpli_walk_next(&walk_a, &run_a) && cpli_walk_next(&walk_b, &run_b))
+    while (limit-- > 0 && cpli_walk_next(&walk_a, &run_a) &&
+           cpli_walk_next(&walk_b, &run_b))
         if (run_a.start != run_b.start || run_a.length != run_b.length)
             return false;
     return true;
 }
 
+/* Most layouts that differ do so in the first run of some rank: that is looked
+ * at first, since the runs may be many. */
 static bool same_runs(const cpl_layout *a, const cpl_layout *b)
 {
-    for (int rank = 0; rank < cpl_layout_n_ranks(a); rank++)
-        if (!same_rank(a, b, rank))
+    int n = cpl_layout_n_ranks(a);
+    for (int rank = 0; rank < n; rank++)
+        if (!same_rank(a, b, rank, 1))
+            return false;
+    for (int rank = 0; rank < n; rank++)
+        if (!same_rank(a, b, rank, INT64_MAX))
             return false;
     return true;
 }
@@ -35,14 +44,16 @@ static bool same_runs(const cpl_layout *a, const cpl_layout *b)
 static bool fit_order(cpl_layout *guess, const cpl_layout *layout)
 {
     int n = cpl_layout_n_ranks(guess);
-    int64_t hint = 0, layout_hint = 0;
+    cpli_cursor at = {0}, layout_at = {0};
     for (int i = 0; i < n; i++)
         guess->order[i] = guess->logical[i] = i;
     if (cpl_stream_n_positions(guess->stream) == 0)
         return true;
     for (int i = 0; i < n; i++) {
-        int64_t first = cpli_at_slot(guess, i, 0, &hint).start;
-        guess->order[i] = cpli_at_position(layout, first, &layout_hint).rank;
+        cpli_piece first, found;
+        cpli_at_slot(guess, i, 0, &at, &first);
+        cpli_at_position(layout, first.start, &layout_at, &found);
+        guess->order[i] = found.rank;
     }
     for (int i = 0; i < n; i++)
         guess->logical[i] = -1;
@@ -85,6 +96,7 @@ static bool is_kind(const cpli_kind *kind, const cpl_layout *layout,
         return false;
     guess->kind = kind;
     guess->cp_local = cp_local;
+    guess->window = cp_local / layout->tp;
     return fit_order(guess, layout) && same_runs(guess, layout);
 }
 

@@ -29,8 +29,7 @@ const char *cpl_layout_kinds(void)
 #undef X
 }
 
-/* ---- create ----------------------------------------------------------------
- */
+/* ---- create ---- */
 
 static const cpli_kind *find_kind(const char *name)
 {
@@ -88,6 +87,7 @@ static cpl_status set_windows(cpl_layout *layout)
                          "layout.%s: a CP rank has %" PRId64
                          " rows, not a multiple of tp = %d",
                          layout->kind->name, layout->cp_local, layout->tp);
+    layout->window = layout->cp_local / layout->tp;
     return CPL_OK;
 }
 
@@ -156,8 +156,7 @@ void cpl_layout_destroy(cpl_layout *layout)
     cpli_free(layout);
 }
 
-/* ---- getters
- * ------------------------------------------------------------------ */
+/* ---- getters ---- */
 
 const char *cpl_layout_kind(const cpl_layout *layout)
 {
@@ -199,34 +198,33 @@ const char *cpl_layout_describe(const cpl_layout *layout)
     return layout->text;
 }
 
-/* ---- pieces
- * ----------------------------------------------------------------------- */
+/* ---- pieces ---- */
 
-/* The part of a CP rank's piece that shares a window with its slot `slot`. */
-static cpli_piece clip(const cpl_layout *layout, cpli_piece piece, int64_t slot)
+/* Cuts a CP rank's piece down to the window of its slot `slot`. */
+static void clip(const cpl_layout *layout, int64_t slot, cpli_piece *piece)
 {
-    int64_t window = layout->cp_local / layout->tp;
-    int tp_rank = layout->tp == 1 ? 0 : (int)(slot / window);
-    int64_t low = cpli_max(piece.slot, tp_rank * window);
-    int64_t high = cpli_min(piece.slot + piece.length, (tp_rank + 1) * window);
-    return (cpli_piece){
-        .rank = layout->order[piece.rank * layout->tp + tp_rank],
-        .start = piece.start + low - piece.slot,
-        .slot = low - tp_rank * window,
-        .length = high - low,
-    };
+    int tp_rank = (int)(slot / layout->window);
+    int64_t first = tp_rank * layout->window;
+    int64_t low = cpli_max(piece->slot, first);
+    int64_t high =
+        cpli_min(piece->slot + piece->length, first + layout->window);
+    piece->rank = piece->rank * layout->tp + tp_rank;
+    piece->start += low - piece->slot;
+    piece->slot = low - first;
+    piece->length = high - low;
 }
 
 /* The last of the sorted pieces first .. end-1 whose key is <= `key`. */
 static const cpli_piece *table_find(const cpli_piece *pieces, int64_t first,
                                     int64_t end, bool by_slot, int64_t key,
-                                    int64_t *hint)
+                                    cpli_cursor *at)
 {
     int64_t low = first, high = end;
-    for (int64_t i = *hint; i >= first && i < end && i <= *hint + 1; i++) {
+    for (int64_t i = at->index; i >= first && i < end && i <= at->index + 1;
+         i++) {
         int64_t start = by_slot ? pieces[i].slot : pieces[i].start;
         if (key >= start && key < start + pieces[i].length)
-            return &pieces[*hint = i];
+            return &pieces[at->index = i];
     }
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
@@ -236,55 +234,60 @@ static const cpli_piece *table_find(const cpli_piece *pieces, int64_t first,
         else
             high = middle;
     }
-    return &pieces[*hint = low];
+    return &pieces[at->index = low];
 }
 
-cpli_piece cpli_at_position(const cpl_layout *layout, int64_t position,
-                            int64_t *hint)
+void cpli_at_position(const cpl_layout *layout, int64_t position,
+                      cpli_cursor *at, cpli_piece *out)
 {
     const cpli_table *table = layout->table;
-    if (table != NULL)
-        return *table_find(table->by_position, 0, table->n_pieces, false,
-                           position, hint);
-    cpli_piece piece = layout->kind->at_position(layout, position, hint);
-    return clip(layout, piece, piece.slot + position - piece.start);
+    if (table != NULL) {
+        *out = *table_find(table->by_position, 0, table->n_pieces, false,
+                           position, at);
+        return;
+    }
+    layout->kind->at_position(layout, position, at, out);
+    if (layout->tp > 1)
+        clip(layout, out->slot + position - out->start, out);
+    out->rank = layout->order[out->rank];
 }
 
-cpli_piece cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
-                        int64_t *hint)
+void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
+                  cpli_cursor *at, cpli_piece *out)
 {
     const cpli_table *table = layout->table;
-    if (table != NULL)
-        return *table_find(table->by_slot, table->first[rank],
-                           table->first[rank + 1], true, slot, hint);
-    int logical = layout->logical[rank];
-    int64_t window = layout->cp_local / layout->tp;
-    int64_t cp_slot = logical % layout->tp * window + slot;
-    cpli_piece piece =
-        layout->kind->at_slot(layout, logical / layout->tp, cp_slot, hint);
-    return clip(layout, piece, cp_slot);
+    if (table != NULL) {
+        *out = *table_find(table->by_slot, table->first[rank],
+                           table->first[rank + 1], true, slot, at);
+        return;
+    }
+    int cp_rank = layout->logical[rank] / layout->tp;
+    int64_t cp_slot =
+        layout->logical[rank] % layout->tp * layout->window + slot;
+    layout->kind->at_slot(layout, cp_rank, cp_slot, at, out);
+    if (layout->tp > 1)
+        clip(layout, cp_slot, out);
+    out->rank = rank;
 }
 
 int64_t cpli_n_local(const cpl_layout *layout, int rank)
 {
     const cpli_table *table = layout->table;
     if (table == NULL)
-        return layout->cp_local / layout->tp;
+        return layout->window;
     int64_t end = table->first[rank + 1];
     if (end == table->first[rank])
         return 0;
     return table->by_slot[end - 1].slot + table->by_slot[end - 1].length;
 }
 
-/* ---- walks
- * -----------------------------------------------------------------------------
- */
+/* ---- walks ---- */
 
 static void look_ahead(cpli_walk *walk)
 {
     if (walk->slot < walk->n_local)
-        walk->ahead =
-            cpli_at_slot(walk->layout, walk->rank, walk->slot, &walk->hint);
+        cpli_at_slot(walk->layout, walk->rank, walk->slot, &walk->at,
+                     &walk->ahead);
 }
 
 cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank)
@@ -314,8 +317,7 @@ bool cpli_walk_next(cpli_walk *walk, cpli_piece *run)
     return true;
 }
 
-/* ---- questions
- * -------------------------------------------------------------------------- */
+/* ---- questions ---- */
 
 cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who)
 {
@@ -377,8 +379,9 @@ cpl_status cpl_layout_position(const cpl_layout *layout, int rank, int64_t slot,
                          "layout.position: rank %d has no slot %" PRId64
                          ", it holds %" PRId64 " rows",
                          rank, slot, n_local);
-    int64_t hint = 0;
-    cpli_piece piece = cpli_at_slot(layout, rank, slot, &hint);
+    cpli_cursor at = {0};
+    cpli_piece piece;
+    cpli_at_slot(layout, rank, slot, &at, &piece);
     *out = piece.start + slot - piece.slot;
     return CPL_OK;
 }
@@ -392,8 +395,9 @@ cpl_status cpl_layout_locate(const cpl_layout *layout, int64_t position,
                          "layout.locate: position %" PRId64
                          " is not in the stream of %" PRId64,
                          position, n);
-    int64_t hint = 0;
-    cpli_piece piece = cpli_at_position(layout, position, &hint);
+    cpli_cursor at = {0};
+    cpli_piece piece;
+    cpli_at_position(layout, position, &at, &piece);
     *rank = piece.rank;
     *slot = piece.slot + position - piece.start;
     return CPL_OK;

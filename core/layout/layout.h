@@ -15,7 +15,7 @@
 /* Positions stay exact in a double, and no product of this folder overflows. */
 #define CPLI_MAX_POSITIONS ((int64_t)1 << 53)
 
-/* ---- stream ------------------------------------------------------------- */
+/* ---- stream ---- */
 
 struct cpl_stream {
     bool is_sbhd;
@@ -28,14 +28,21 @@ struct cpl_stream {
 };
 
 /*
- * The non-empty sequence that holds `position` (in range, asserted). *hint is
- * where the caller's last search ended, 0 at first: walks that go forward
- * find the next sequence without a search.
+ * Where a walk is, so that its next step needs no search: all zero at first,
+ * and of one walk over one layout or stream.
  */
-int64_t cpli_stream_find(const cpl_stream *stream, int64_t position,
-                         int64_t *hint);
+typedef struct cpli_cursor {
+    int64_t index;  /* of the last sequence, or of the last piece of a table */
+    int64_t cached; /* paired.c: 1 + the sequence that the next two are of */
+    int64_t block_length;
+    int64_t first_slot;
+} cpli_cursor;
 
-/* ---- pieces and the table of runs --------------------------------------- */
+/* The non-empty sequence that holds `position` (in range, asserted). */
+int64_t cpli_stream_find(const cpl_stream *stream, int64_t position,
+                         cpli_cursor *at);
+
+/* ---- pieces and the table of runs ---- */
 
 typedef struct cpli_piece {
     int rank;
@@ -65,7 +72,7 @@ cpl_status cpli_table_create(const char *who, int64_t n_positions, int n_ranks,
                              cpli_table **out);
 void cpli_table_destroy(cpli_table *table);
 
-/* ---- kinds and layouts --------------------------------------------------- */
+/* ---- kinds and layouts ---- */
 
 /*
  * One kind of layout. A kind in closed form gives check, at_position and
@@ -77,10 +84,10 @@ typedef struct cpli_kind {
     const char *name;
     /* Whether the stream divides; INVALID names sequence and numbers. */
     cpl_status (*check)(const cpl_stream *stream, int cp);
-    cpli_piece (*at_position)(const cpl_layout *layout, int64_t position,
-                              int64_t *hint);
-    cpli_piece (*at_slot)(const cpl_layout *layout, int cp_rank, int64_t slot,
-                          int64_t *hint);
+    void (*at_position)(const cpl_layout *layout, int64_t position,
+                        cpli_cursor *at, cpli_piece *out);
+    void (*at_slot)(const cpl_layout *layout, int cp_rank, int64_t slot,
+                    cpli_cursor *at, cpli_piece *out);
     /* Of kinds that give each rank two of 2*cp blocks of a sequence: the
      * block in half 0 or 1 of a rank, and whose (and which half) a block is. */
     int (*block)(int cp, int rank, int half);
@@ -111,6 +118,7 @@ struct cpl_layout {
     int *order;        /* logical rank -> group rank */
     int *logical;      /* group rank -> logical rank */
     int64_t cp_local;  /* rows of a CP rank; closed forms only */
+    int64_t window;    /* rows of a rank; closed forms only */
     cpli_table *table; /* NULL for closed forms */
     uint64_t digest;
     char *text;
@@ -128,11 +136,11 @@ cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who);
 int64_t cpli_n_local(const cpl_layout *layout, int rank);
 
 /* The piece, not always maximal, that holds a position or a slot; both in
- * range. Ranks are group ranks. The hint as in cpli_stream_find. */
-cpli_piece cpli_at_position(const cpl_layout *layout, int64_t position,
-                            int64_t *hint);
-cpli_piece cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
-                        int64_t *hint);
+ * range. Ranks are group ranks. */
+void cpli_at_position(const cpl_layout *layout, int64_t position,
+                      cpli_cursor *at, cpli_piece *out);
+void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
+                  cpli_cursor *at, cpli_piece *out);
 
 /* A walk over the maximal runs of a rank, in slot order. */
 typedef struct cpli_walk {
@@ -140,7 +148,7 @@ typedef struct cpli_walk {
     int rank;
     int64_t n_local;
     int64_t slot; /* of the piece ahead */
-    int64_t hint;
+    cpli_cursor at;
     cpli_piece ahead; /* valid if slot < n_local */
 } cpli_walk;
 
@@ -148,8 +156,7 @@ cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank);
 /* False at the end. */
 bool cpli_walk_next(cpli_walk *walk, cpli_piece *run);
 
-/* ---- lists that grow ------------------------------------------------------
- */
+/* ---- lists that grow ---- */
 
 /* Makes room for one more item after the first n. */
 cpl_status cpli_grow(void **items, int64_t n, int64_t *capacity, size_t size);
@@ -164,19 +171,7 @@ typedef struct cpli_runs {
  * becomes part of the last. */
 cpl_status cpli_runs_push(cpli_runs *runs, int64_t start, int64_t length);
 
-typedef struct cpli_segments {
-    cpl_segment *items;
-    int64_t n;
-    int64_t capacity;
-} cpli_segments;
-
-/* Appends a segment; where it goes on in position and both slots of the last
- * one, it becomes part of it. */
-cpl_status cpli_segments_push(cpli_segments *segments,
-                              const cpl_segment *segment);
-
-/* ---- views ------------------------------------------------------------------
- */
+/* ---- views ---- */
 
 typedef struct cpli_view_kind cpli_view_kind;
 
@@ -196,5 +191,24 @@ cpl_status cpli_view_list(const cpl_view *view, int rank, cpli_runs *out);
  * all that do, and perhaps more. */
 void cpli_view_reach(const cpl_view *view, int64_t start, int64_t length,
                      bool *marks);
+
+/* ---- segments of one rank ---- */
+
+/* The two ends of a route; with a view, `to` is NULL. */
+typedef struct cpli_ends {
+    const cpl_layout *from;
+    const cpl_layout *to;
+    const cpl_view *view;
+} cpli_ends;
+
+typedef struct cpli_segments {
+    cpl_segment *items;
+    int64_t n;
+} cpli_segments;
+
+/* What the rank sends or receives, maximal and in the order of cpl_route_part;
+ * the list is the caller's. */
+cpl_status cpli_segments_collect(const cpli_ends *ends, int rank, bool is_send,
+                                 cpli_segments *out);
 
 #endif

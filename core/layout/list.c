@@ -1,6 +1,6 @@
 /*
- * list.c: lists that grow while a walk fills them. Runs and segments merge as
- * they are pushed, so that every list of this folder is maximal.
+ * list.c: lists that grow while a walk fills them. Runs merge as they are
+ * pushed, so that every list of runs is maximal.
  */
 #include "layout.h"
 
@@ -34,27 +34,5 @@ cpl_status cpli_runs_push(cpli_runs *runs, int64_t start, int64_t length)
     CPL_TRY(cpli_grow((void **)&runs->items, runs->n, &runs->capacity,
                       sizeof *runs->items));
     runs->items[runs->n++] = (cpl_run){start, length};
-    return CPL_OK;
-}
-
-static bool segment_goes_on(const cpl_segment *last, const cpl_segment *next)
-{
-    return next->peer == last->peer &&
-           next->position == last->position + last->length &&
-           next->slot == last->slot + last->length &&
-           next->peer_slot == last->peer_slot + last->length;
-}
-
-cpl_status cpli_segments_push(cpli_segments *segments,
-                              const cpl_segment *segment)
-{
-    if (segments->n > 0 &&
-        segment_goes_on(&segments->items[segments->n - 1], segment)) {
-        segments->items[segments->n - 1].length += segment->length;
-        return CPL_OK;
-    }
-    CPL_TRY(cpli_grow((void **)&segments->items, segments->n,
-                      &segments->capacity, sizeof *segments->items));
-    segments->items[segments->n++] = *segment;
     return CPL_OK;
 }

@@ -24,43 +24,46 @@ static cpl_status check(const char *kind, const cpl_stream *stream, int cp)
     return CPL_OK;
 }
 
-static cpli_piece piece(const cpl_layout *layout, int64_t sequence, int rank,
-                        int half, int block)
+/* Finds the sequence that holds a position and, once per sequence, what its
+ * pieces have in common: divisions are what a walk would spend its time on. */
+static int64_t enter(const cpl_layout *layout, int64_t position,
+                     cpli_cursor *at)
 {
+    int64_t i = cpli_stream_find(layout->stream, position, at);
+    if (at->cached == i + 1)
+        return layout->stream->cu[i];
     const int64_t *cu = layout->stream->cu;
-    int64_t length = (cu[sequence + 1] - cu[sequence]) / (2 * layout->cp);
-    return (cpli_piece){
-        .rank = rank,
-        .start = cu[sequence] + block * length,
-        .slot = cu[sequence] / layout->cp + half * length,
-        .length = length,
-    };
+    at->cached = i + 1;
+    at->block_length = (cu[i + 1] - cu[i]) / (2 * layout->cp);
+    at->first_slot = cu[i] / layout->cp;
+    return cu[i];
 }
 
-static cpli_piece at_position(const cpl_layout *layout, int64_t position,
-                              int64_t *hint)
+static void at_position(const cpl_layout *layout, int64_t position,
+                        cpli_cursor *at, cpli_piece *out)
 {
-    int64_t i = cpli_stream_find(layout->stream, position, hint);
-    const int64_t *cu = layout->stream->cu;
-    int64_t length = (cu[i + 1] - cu[i]) / (2 * layout->cp);
-    int block = (int)((position - cu[i]) / length);
+    int64_t start = enter(layout, position, at);
+    int block = (int)((position - start) / at->block_length);
     int half;
-    int rank = layout->kind->owner(layout->cp, block, &half);
-    return piece(layout, i, rank, half, block);
+    out->rank = layout->kind->owner(layout->cp, block, &half);
+    out->start = start + block * at->block_length;
+    out->slot = at->first_slot + half * at->block_length;
+    out->length = at->block_length;
 }
 
-static cpli_piece at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
-                          int64_t *hint)
+static void at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
+                    cpli_cursor *at, cpli_piece *out)
 {
-    int64_t i = cpli_stream_find(layout->stream, slot * layout->cp, hint);
-    const int64_t *cu = layout->stream->cu;
-    int64_t length = (cu[i + 1] - cu[i]) / (2 * layout->cp);
-    int half = slot - cu[i] / layout->cp >= length;
+    int64_t start = enter(layout, slot * layout->cp, at);
+    int half = slot - at->first_slot >= at->block_length;
     int block = layout->kind->block(layout->cp, cp_rank, half);
-    return piece(layout, i, cp_rank, half, block);
+    out->rank = cp_rank;
+    out->start = start + block * at->block_length;
+    out->slot = at->first_slot + half * at->block_length;
+    out->length = at->block_length;
 }
 
-/* ---- zigzag: rank r holds blocks r and 2*cp-1-r -------------------------- */
+/* ---- zigzag: rank r holds blocks r and 2*cp-1-r ---- */
 
 static cpl_status zigzag_check(const cpl_stream *stream, int cp)
 {
@@ -87,8 +90,7 @@ const cpli_kind cpli_zigzag = {
     .owner = zigzag_owner,
 };
 
-/* ---- mirror: rank r holds blocks 2r and 2*cp-1-2r, in that order ----------
- */
+/* ---- mirror: rank r holds blocks 2r and 2*cp-1-2r, in that order ---- */
 
 static cpl_status mirror_check(const cpl_stream *stream, int cp)
 {

@@ -25,11 +25,11 @@ static cpl_status push(spans *list, cpl_span span)
 /* Cuts one run. Real tokens stand first in their sequence, so clipping only
  * shortens a span, to nothing at worst. */
 static cpl_status cut(const cpl_stream *stream, cpli_piece run, bool real_only,
-                      int64_t *hint, spans *list)
+                      cpli_cursor *at, spans *list)
 {
     int64_t end = run.start + run.length;
     for (int64_t p = run.start; p < end;) {
-        int64_t i = cpli_stream_find(stream, p, hint);
+        int64_t i = cpli_stream_find(stream, p, at);
         int64_t length = cpli_min(end, stream->cu[i + 1]) - p;
         cpl_span span = {
             .sequence = i,
@@ -50,9 +50,9 @@ static cpl_status collect(const cpl_layout *layout, int rank, bool real_only,
 {
     cpli_walk walk = cpli_walk_begin(layout, rank);
     cpli_piece run;
-    int64_t hint = 0;
+    cpli_cursor at = {0};
     while (cpli_walk_next(&walk, &run))
-        CPL_TRY(cut(layout->stream, run, real_only, &hint, list));
+        CPL_TRY(cut(layout->stream, run, real_only, &at, list));
     return CPL_OK;
 }
 

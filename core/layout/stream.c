@@ -189,17 +189,17 @@ static int64_t search(const cpl_stream *stream, int64_t position)
 }
 
 int64_t cpli_stream_find(const cpl_stream *stream, int64_t position,
-                         int64_t *hint)
+                         cpli_cursor *at)
 {
     CPL_ASSERT(position >= 0 && position < cpl_stream_n_positions(stream));
     const int64_t *cu = stream->cu;
-    int64_t i = *hint;
+    int64_t i = at->index;
     for (int step = 0; step < STEPS_BEFORE_SEARCH; step++, i++)
         if (i >= stream->n_sequences || position < cu[i])
             break;
         else if (position < cu[i + 1])
-            return *hint = i;
-    return *hint = search(stream, position);
+            return at->index = i;
+    return at->index = search(stream, position);
 }
 
 int64_t cpl_stream_sequence_of(const cpl_stream *stream, int64_t position)

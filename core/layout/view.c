@@ -21,8 +21,7 @@ struct cpli_view_kind {
     int64_t (*far)(const cpl_view *view);
 };
 
-/* ---- halo -----------------------------------------------------------------
- */
+/* ---- halo ---- */
 
 static cpl_status list_halo(const cpl_view *view, cpl_span *spans, int64_t n,
                             cpli_runs *out)
@@ -55,8 +54,7 @@ static const cpli_view_kind halo = {
     .far = halo_far,
 };
 
-/* ---- shift ------------------------------------------------------------------
- */
+/* ---- shift ---- */
 
 /* Of a span, the offsets from `low` to `high` have a source. */
 static cpl_status list_shift(const cpl_view *view, cpl_span *spans, int64_t n,
@@ -90,8 +88,7 @@ static const cpli_view_kind shift = {
     .far = shift_back,
 };
 
-/* ---- keys -------------------------------------------------------------------
- */
+/* ---- keys ---- */
 
 static int compare_sequences(const void *a, const void *b)
 {
@@ -121,8 +118,7 @@ static const cpli_view_kind keys = {
     .anywhere = true,
 };
 
-/* ---- views
- * ------------------------------------------------------------------- */
+/* ---- views ---- */
 
 static uint64_t digest(const cpl_view *view)
 {
@@ -207,19 +203,19 @@ void cpli_view_reach(const cpl_view *view, int64_t start, int64_t length,
         memset(marks, true, (size_t)cpl_layout_n_ranks(layout));
         return;
     }
-    int64_t hint = 0;
+    cpli_cursor at = {0};
     int64_t p = cpli_max(0, start + view->kind->near(view));
     int64_t end = cpli_min(cpl_stream_n_positions(layout->stream),
                            start + length + view->kind->far(view));
     while (p < end) {
-        cpli_piece piece = cpli_at_position(layout, p, &hint);
+        cpli_piece piece;
+        cpli_at_position(layout, p, &at, &piece);
         marks[piece.rank] = true;
         p = piece.start + piece.length;
     }
 }
 
-/* ---- questions
- * ------------------------------------------------------------------ */
+/* ---- questions ---- */
 
 /* The list of one rank, checked; to be freed by the caller when it is OK. */
 static cpl_status ask(const cpl_view *view, int rank, const char *who,

@@ -1,0 +1,225 @@
+/*
+ * segments.c: one rank's segments of a route, in order. Either side is found by
+ * walking its own runs and asking the other side who holds each stretch, so
+ * the cost is linear in the segments themselves. Only the senders of a view
+ * look at other ranks: at those that may see theirs.
+ */
+#include <stdlib.h>
+
+#include "layout.h"
+
+/*
+ * Where a walk puts its segments. Every walk is made twice: first to count
+ * (items NULL), then to fill, peer by peer; so no list has to grow and the
+ * order by peer costs nothing. Segments come in the slot order of one side, so
+ * those that go on are neighbours, and merge here.
+ */
+typedef struct sink {
+    int64_t *first;     /* of each peer; while counting, [peer + 1] counts */
+    cpl_segment *items; /* NULL: only count */
+    cpl_segment last;   /* still growing; length 0: none */
+    int sender;         /* >= 0: keep what this rank sends, seen from it, ... */
+    int viewer;         /* ... to this one, whose view is walked */
+} sink;
+
+static void flush(sink *to)
+{
+    if (to->last.length == 0)
+        return;
+    if (to->items == NULL)
+        to->first[to->last.peer + 1]++;
+    else
+        to->items[to->first[to->last.peer]++] = to->last;
+    to->last.length = 0;
+}
+
+static bool goes_on(const cpl_segment *last, const cpl_segment *next)
+{
+    return next->position == last->position + last->length &&
+           next->slot == last->slot + last->length &&
+           next->peer_slot == last->peer_slot + last->length &&
+           next->peer == last->peer;
+}
+
+static void emit(sink *to, cpl_segment segment)
+{
+    if (to->sender >= 0) {
+        if (segment.peer != to->sender)
+            return;
+        int64_t slot = segment.slot;
+        segment.slot = segment.peer_slot;
+        segment.peer_slot = slot;
+        segment.peer = to->viewer;
+    }
+    if (to->last.length > 0 && goes_on(&to->last, &segment)) {
+        to->last.length += segment.length;
+        return;
+    }
+    flush(to);
+    to->last = segment;
+}
+
+/* ---- walks ---- */
+
+/* Cuts positions in consecutive slots into what each rank of `other` holds. */
+static void cut(const cpl_layout *other, cpli_piece run, cpli_cursor *at,
+                sink *to)
+{
+    cpli_piece piece;
+    int64_t end = run.start + run.length;
+    for (int64_t p = run.start; p < end;) {
+        cpli_at_position(other, p, at, &piece);
+        int64_t stop = cpli_min(end, piece.start + piece.length);
+        cpl_segment segment = {
+            .peer = piece.rank,
+            .position = p,
+            .slot = run.slot + p - run.start,
+            .peer_slot = piece.slot + p - piece.start,
+            .length = stop - p,
+        };
+        emit(to, segment);
+        p = stop;
+    }
+}
+
+static void walk_layout(const cpl_layout *mine, const cpl_layout *other,
+                        int rank, sink *to)
+{
+    cpli_walk walk = cpli_walk_begin(mine, rank);
+    cpli_piece run;
+    cpli_cursor at = {0};
+    while (cpli_walk_next(&walk, &run))
+        cut(other, run, &at, to);
+}
+
+static cpl_status walk_view(const cpl_view *view, int rank, sink *to)
+{
+    cpli_runs list = {0};
+    cpli_cursor at = {0};
+    int64_t slot = 0;
+    cpl_status status = cpli_view_list(view, rank, &list);
+    for (int64_t i = 0; i < list.n && status == CPL_OK; i++) {
+        int64_t start = list.items[i].start, length = list.items[i].length;
+        if (start >= 0)
+            cut(view->layout, (cpli_piece){rank, start, slot, length}, &at, to);
+        slot += length;
+    }
+    cpli_free(list.items);
+    return status;
+}
+
+/* What the rank sends to a view is what others see of it. */
+static cpl_status walk_viewers(const cpl_view *view, int rank, sink *to)
+{
+    bool *marks;
+    int n = cpl_layout_n_ranks(view->layout);
+    cpli_walk walk = cpli_walk_begin(view->layout, rank);
+    cpli_piece run;
+    cpl_status status = CPL_ALLOC(n, &marks);
+    if (status != CPL_OK)
+        return status;
+    while (cpli_walk_next(&walk, &run))
+        cpli_view_reach(view, run.start, run.length, marks);
+    to->sender = rank;
+    for (to->viewer = 0; to->viewer < n; to->viewer++)
+        if (marks[to->viewer])
+            CPL_TRY_GO(walk_view(view, to->viewer, to), done);
+done:
+    cpli_free(marks);
+    return status;
+}
+
+static cpl_status walk_side(const cpli_ends *ends, int rank, bool is_send,
+                            sink *to)
+{
+    cpl_status status = CPL_OK;
+    if (ends->view == NULL && is_send)
+        walk_layout(ends->from, ends->to, rank, to);
+    else if (ends->view == NULL)
+        walk_layout(ends->to, ends->from, rank, to);
+    else if (is_send)
+        status = walk_viewers(ends->view, rank, to);
+    else
+        status = walk_view(ends->view, rank, to);
+    flush(to);
+    return status;
+}
+
+/* ---- order: peer, then position, then target slot ---- */
+
+static int compare(const cpl_segment *a, const cpl_segment *b, bool is_send)
+{
+    int64_t x = a->position, y = b->position;
+    if (x == y) {
+        x = is_send ? a->peer_slot : a->slot;
+        y = is_send ? b->peer_slot : b->slot;
+    }
+    return (x > y) - (x < y);
+}
+
+static int compare_sends(const void *a, const void *b)
+{
+    return compare(a, b, true);
+}
+
+static int compare_receives(const void *a, const void *b)
+{
+    return compare(a, b, false);
+}
+
+/* Segments of one peer come in slot order, which is position order but for a
+ * few neighbours in most layouts; insertion sort is then linear. Where it is
+ * not, it gives up in favour of qsort. */
+static void order_peer(cpl_segment *items, int64_t n, bool is_send)
+{
+    int64_t moves_left = 4 * n;
+    for (int64_t i = 1; i < n && moves_left >= 0; i++) {
+        cpl_segment item = items[i];
+        int64_t j = i;
+        for (; j > 0 && compare(&items[j - 1], &item, is_send) > 0; j--)
+            items[j] = items[j - 1];
+        if (j < i)
+            items[j] = item;
+        moves_left -= i - j;
+    }
+    if (moves_left < 0)
+        qsort(items, (size_t)n, sizeof *items,
+              is_send ? compare_sends : compare_receives);
+}
+
+/* Turns counts into the first index of each peer; gives their sum. */
+static int64_t add_up(int64_t *first, int n_ranks)
+{
+    for (int rank = 0; rank < n_ranks; rank++)
+        first[rank + 1] += first[rank];
+    return first[n_ranks];
+}
+
+cpl_status cpli_segments_collect(const cpli_ends *ends, int rank, bool is_send,
+                                 cpli_segments *out)
+{
+    cpl_status status;
+    int n_ranks = cpl_layout_n_ranks(ends->from);
+    sink to = {.sender = -1};
+    void *items = NULL;
+    CPL_TRY_GO(CPL_ALLOC(n_ranks + 1, &to.first), fail);
+    CPL_TRY_GO(walk_side(ends, rank, is_send, &to), fail);
+    int64_t n = add_up(to.first, n_ranks);
+    /* Not zeroed: the second walk writes all of it. */
+    CPL_TRY_GO(cpli_realloc(&items, (size_t)n, sizeof *to.items), fail);
+    to.items = items;
+    CPL_TRY_GO(walk_side(ends, rank, is_send, &to), fail);
+    /* The walk moved first[r] to the end of r's segments. */
+    int64_t begin = 0;
+    for (int peer = 0; peer < n_ranks; peer++) {
+        order_peer(to.items + begin, to.first[peer] - begin, is_send);
+        begin = to.first[peer];
+    }
+    cpli_free(to.first);
+    *out = (cpli_segments){to.items, n};
+    return CPL_OK;
+fail:
+    cpli_free(items);
+    cpli_free(to.first);
+    return status;
+}
