@@ -35,7 +35,7 @@ typedef struct chunk {
 void NAME(gdn_chunk_take)(const cpl_gdn *p, arena *a, chunk *c);
 
 /* Loads tokens slot .. slot + n - 1 of a value head: everything above that
- * does not depend on the state. */
+ * does not depend on the state. Without p->q neither Q nor P. */
 void NAME(gdn_chunk_load)(const cpl_gdn *p, chunk *c, int64_t slot, int64_t n,
                           int64_t head);
 

@@ -69,8 +69,12 @@ static void load_chunk(const cpl_gdn *p, pass *s, const cpl_span *span,
 }
 
 /* The forward sweep: S, Y and N of every chunk of a span. */
-static void sweep(const cpl_gdn *p, pass *s, const cpl_span *span, int64_t head)
+static void sweep(const cpl_gdn *forward, pass *s, const cpl_span *span,
+                  int64_t head)
 {
+    cpl_gdn without_queries = *forward;
+    without_queries.q = NULL;
+    const cpl_gdn *p = &without_queries;
     const int64_t size = state_size(p);
     const int64_t width = p->value_dim;
     chunk *c = &s->chunk;
@@ -239,9 +243,7 @@ static void backward_head(const cpl_gdn_backward *b, pass *s, int64_t i,
     load_state(p, b->d_state_out, i, head, s->x);
     int64_t n_chunks = cpli_ceil_div(span->length, p->chunk);
     for (int64_t at = n_chunks - 1; at >= 0; at--) {
-        /* The last chunk is still loaded from the sweep. */
-        if (at < n_chunks - 1)
-            load_chunk(p, s, span, at, head);
+        load_chunk(p, s, span, at, head);
         backward_chunk(b, s, s->states + at * state_size(p),
                        s->surprises + at * rows, s->deltas + at * rows);
     }

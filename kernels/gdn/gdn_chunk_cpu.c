@@ -54,25 +54,34 @@ static void load_decay(const cpl_gdn *p, const chunk *c)
     }
 }
 
-/* M, L and P from the products q k' and k k'. */
-static void load_coupling(const cpl_gdn *p, const chunk *c)
+/* M and L from the products k k'. */
+static void load_coupling(const chunk *c)
+{
+    const int64_t n = c->n;
+    for (int64_t i = 0; i < n; i++) {
+        const real *decay = c->decay + i * n;
+        const real *k_k = c->products + (n + i) * n;
+        real *met = c->keys_met + i * n;
+        real *coupling = c->coupling + i * n;
+        memset(met, 0, (size_t)n * sizeof(real));
+#pragma omp simd
+        for (int64_t j = 0; j < i; j++) {
+            met[j] = k_k[j] * decay[j];
+            coupling[j] = c->beta[i] * met[j];
+        }
+    }
+}
+
+/* P from the products q k'. */
+static void load_weights(const cpl_gdn *p, const chunk *c)
 {
     const int64_t n = c->n;
     const real scale = REAL(p->scale);
     for (int64_t i = 0; i < n; i++) {
         const real *decay = c->decay + i * n;
         const real *q_k = c->products + i * n;
-        const real *k_k = c->products + (n + i) * n;
-        real *met = c->keys_met + i * n;
-        real *coupling = c->coupling + i * n;
         real *weights = c->weights + i * n;
-        memset(met, 0, (size_t)n * sizeof(real));
         memset(weights, 0, (size_t)n * sizeof(real));
-#pragma omp simd
-        for (int64_t j = 0; j < i; j++) {
-            met[j] = k_k[j] * decay[j];
-            coupling[j] = c->beta[i] * met[j];
-        }
 #pragma omp simd
         for (int64_t j = 0; j <= i; j++)
             weights[j] = scale * q_k[j] * decay[j];
@@ -82,16 +91,21 @@ static void load_coupling(const cpl_gdn *p, const chunk *c)
 void NAME(gdn_chunk_load)(const cpl_gdn *p, chunk *c, int64_t slot, int64_t n,
                           int64_t head)
 {
-    int64_t key_at = head / (p->value_heads / p->key_heads) * p->key_dim;
+    const int64_t key_dim = p->key_dim;
+    int64_t key_at = head / (p->value_heads / p->key_heads) * key_dim;
+    int64_t first = p->q == NULL ? n : 0; /* row of [Q; K] */
     c->slot = slot;
     c->n = n;
     c->head = head;
-    load_rows(p->q, p->q_stride, key_at, c, p->key_dim, c->qk);
-    load_rows(p->k, p->k_stride, key_at, c, p->key_dim, c->qk + n * p->key_dim);
+    load_rows(p->k, p->k_stride, key_at, c, key_dim, c->qk + n * key_dim);
+    if (p->q != NULL)
+        load_rows(p->q, p->q_stride, key_at, c, key_dim, c->qk);
     load_decay(p, c);
-    gemm(2 * n, n, p->key_dim, 1, chunk_queries(p, c),
-         transpose(chunk_keys(p, c)), 0, c->products, n);
-    load_coupling(p, c);
+    gemm(2 * n - first, n, key_dim, 1, plain(c->qk + first * key_dim, key_dim),
+         transpose(chunk_keys(p, c)), 0, c->products + first * n, n);
+    load_coupling(c);
+    if (p->q != NULL)
+        load_weights(p, c);
 }
 
 void NAME(gdn_chunk_solve)(const chunk *c, bool transposed, int64_t width,

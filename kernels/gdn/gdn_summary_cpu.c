@@ -60,10 +60,9 @@ size_t NAME(gdn_summary_workspace)(const cpl_gdn_summary *p)
     return carve(&p->gdn, NULL, &s);
 }
 
-static void summarise_head(const cpl_gdn_summary *summary, pass *s, int64_t i,
-                           int64_t head)
+static void summarise_head(const cpl_gdn_summary *summary, const cpl_gdn *p,
+                           pass *s, int64_t i, int64_t head)
 {
-    const cpl_gdn *p = &summary->gdn;
     const cpl_span *span = &p->spans[i];
     int64_t index = i * p->value_heads + head;
     real *transition =
@@ -82,11 +81,13 @@ static void summarise_head(const cpl_gdn_summary *summary, pass *s, int64_t i,
 
 void NAME(gdn_summary)(const cpl_gdn_summary *p)
 {
+    cpl_gdn gdn = p->gdn;
+    gdn.q = NULL; /* outputs are not wanted */
     pass s;
-    carve(&p->gdn, p->workspace, &s);
-    for (int64_t i = 0; i < p->gdn.n_spans; i++)
-        for (int64_t head = 0; head < p->gdn.value_heads; head++)
-            summarise_head(p, &s, i, head);
+    carve(&gdn, p->workspace, &s);
+    for (int64_t i = 0; i < gdn.n_spans; i++)
+        for (int64_t head = 0; head < gdn.value_heads; head++)
+            summarise_head(p, &gdn, &s, i, head);
 }
 
 size_t NAME(gdn_summary_backward_workspace)(const cpl_gdn_summary_backward *p)

@@ -1,0 +1,125 @@
+--- The gated delta rule over packed sequences.
+-- Letters: T tokens, Hk key heads of width K, Hv value heads of width V (value head h uses key
+-- head h div (Hv / Hk)), S sequences. Sequence i starts from h0[i] and ends in hT[i]; an empty
+-- one passes h0 to hT.
+-- @module cplab.op.gdn
+local call = require "cplab.op.call"
+local norm = require "cplab.op.norm"
+local ffi = require("clib").ffi
+
+local M = {}
+
+local L2NORM_EPS = 1e-6
+
+local function option_types()
+    return { scale = "number?", h0 = "any?", cu_seqlens = "list?", l2norm = "boolean?",
+        chunk = "integer?" }
+end
+
+local function check_options(who, options)
+    options = call.options(who, options, option_types())
+    local chunk = options.chunk or 64
+    if chunk < 1 or chunk > 64 then call.fail(who, "chunk = %d is not in 1 .. 64", chunk) end
+    return options
+end
+
+local function unit(x, options)
+    if not options.l2norm then return x end
+    return norm.l2norm(x, { eps = L2NORM_EPS, device = options.device })
+end
+
+local function parameters(who, q, k, v, g, beta, options)
+    local dims = call.dims(who, options)
+    local p = ffi.new "cpl_gdn"
+    dims:take("q", q, "T Hk K")
+    dims:take("k", k, "T Hk K")
+    p.v, p.g = dims:take("v", v, "T Hv V"), dims:take("g", g, "T Hv")
+    p.beta = dims:take("beta", beta, "T Hv")
+    dims:check_groups("Hv", "Hk")
+    p.spans = dims:spans(options.cu_seqlens)
+    p.state_in = dims:take_if("h0", options.h0, "S Hv K V")
+    p.q = dims:take("q", unit(q, options), "T Hk K")
+    p.k = dims:take("k", unit(k, options), "T Hk K")
+    p.n_spans, p.n_rows = dims.S, dims.T
+    p.key_heads, p.value_heads, p.key_dim, p.value_dim = dims.Hk, dims.Hv, dims.K, dims.V
+    p.q_stride, p.k_stride, p.v_stride = dims.Hk * dims.K, dims.Hk * dims.K, dims.Hv * dims.V
+    p.chunk, p.scale = options.chunk or 64, options.scale or dims.K ^ -0.5
+    return p, dims
+end
+
+--- The gated delta rule: S = e^g S; S = S + k (beta (v - S'k))'; o = scale S'q.
+-- @tparam cplab.tensor q [T, Hk, K]
+-- @tparam cplab.tensor k [T, Hk, K]
+-- @tparam cplab.tensor v [T, Hv, V]
+-- @tparam cplab.tensor g [T, Hv], logarithms of the decay, <= 0
+-- @tparam cplab.tensor beta [T, Hv]
+-- @tparam ?table options scale (K^-0.5), h0 [S, Hv, K, V] (zeros), cu_seqlens, l2norm (false: q and
+--   k are used as they are), chunk (64), device
+-- @return o [T, Hv, V], hT [S, Hv, K, V]
+function M.gdn(q, k, v, g, beta, options)
+    options = check_options("op.gdn", options)
+    local p, dims = parameters("op.gdn", q, k, v, g, beta, options)
+    local o, hT = dims:new_like(v), dims:new(dims.S, dims.Hv, dims.K, dims.V)
+    p.o, p.state_out = o._ptr.data, hT._ptr.data
+    dims:call_with_workspace("gdn", p)
+    return o, hT
+end
+
+--- The gradients of gdn, for q and k as they were given (before the l2norm).
+-- @tparam cplab.tensor d_o [T, Hv, V]
+-- @tparam ?cplab.tensor d_hT [S, Hv, K, V]; nil: zeros
+-- @tparam ?table options those of the forward call
+-- @return dq, dk, dv, dg, dbeta, dh0
+function M.gdn_backward(q, k, v, g, beta, d_o, d_hT, options)
+    local who = "op.gdn_backward"
+    options = check_options(who, options)
+    local forward, dims = parameters(who, q, k, v, g, beta, options)
+    local p = ffi.new "cpl_gdn_backward"
+    p.forward = forward
+    p.d_o = dims:take("d_o", d_o, "T Hv V")
+    p.d_state_out = dims:take_if("d_hT", d_hT, "S Hv K V")
+    local dq, dk, dv = dims:new_like(q), dims:new_like(k), dims:new_like(v)
+    local dg, dbeta = dims:new_like(g), dims:new_like(beta)
+    local dh0 = dims:new(dims.S, dims.Hv, dims.K, dims.V)
+    p.dq, p.dk, p.dv = dq._ptr.data, dk._ptr.data, dv._ptr.data
+    p.dg, p.dbeta, p.d_state_in = dg._ptr.data, dbeta._ptr.data, dh0._ptr.data
+    p.dq_stride, p.dk_stride, p.dv_stride = forward.q_stride, forward.k_stride, forward.v_stride
+    dims:call_with_workspace("gdn_backward", p)
+    if options.l2norm then
+        local l2 = { eps = L2NORM_EPS, device = options.device }
+        dq, dk = norm.l2norm_backward(q, dq, l2), norm.l2norm_backward(k, dk, l2)
+    end
+    return dq, dk, dv, dg, dbeta, dh0
+end
+
+--- The affine summary of every sequence: hT = M h0 + B, for each head.
+-- @tparam ?table options cu_seqlens, l2norm, chunk, device
+-- @return M [S, Hv, K, K], B [S, Hv, K, V]
+function M.gdn_summary(k, v, g, beta, options)
+    options = check_options("op.gdn_summary", options)
+    local gdn, dims = parameters("op.gdn_summary", k, k, v, g, beta, options)
+    local p = ffi.new "cpl_gdn_summary"
+    local transition = dims:new(dims.S, dims.Hv, dims.K, dims.K)
+    local offset = dims:new(dims.S, dims.Hv, dims.K, dims.V)
+    p.gdn, p.transition, p.offset = gdn, transition._ptr.data, offset._ptr.data
+    dims:call_with_workspace("gdn_summary", p)
+    return transition, offset
+end
+
+--- The offset of the summary's adjoint: dh0 = M' d_hT + offset.
+-- @tparam cplab.tensor d_o [T, Hv, V]
+-- @tparam ?table options scale, cu_seqlens, l2norm, chunk, device
+-- @treturn cplab.tensor [S, Hv, K, V]
+function M.gdn_summary_backward(q, k, v, g, beta, d_o, options)
+    local who = "op.gdn_summary_backward"
+    options = check_options(who, options)
+    local gdn, dims = parameters(who, q, k, v, g, beta, options)
+    local p = ffi.new "cpl_gdn_summary_backward"
+    p.gdn, p.d_o = gdn, dims:take("d_o", d_o, "T Hv V")
+    local offset = dims:new(dims.S, dims.Hv, dims.K, dims.V)
+    p.offset = offset._ptr.data
+    dims:call_with_workspace("gdn_summary_backward", p)
+    return offset
+end
+
+return M

@@ -1,0 +1,84 @@
+--- Causal grouped-query attention over packed sequences, and the merge of partial results.
+-- Letters: T tokens, Hq query heads, Hkv key/value heads (query head h uses kv head
+-- h div (Hq / Hkv)), D width of q and k, V width of v.
+-- @module cplab.op.gqa
+local call = require "cplab.op.call"
+local ffi = require("clib").ffi
+
+local M = {}
+
+-- One block per sequence.
+local function parameters(who, q, k, v, options)
+    options = call.options(who, options, { scale = "number?", cu_seqlens = "list?" })
+    local dims = call.dims(who, options)
+    local p = ffi.new "cpl_attention"
+    p.q, p.k = dims:take("q", q, "T Hq D"), dims:take("k", k, "T Hkv D")
+    p.v = dims:take("v", v, "T Hkv V")
+    dims:check_groups("Hq", "Hkv")
+    local cu = dims:boundaries(options.cu_seqlens)
+    local blocks = dims:keep(ffi.new("cpl_attention_block[?]", math.max(dims.S, 1)))
+    for i = 0, dims.S - 1 do
+        blocks[i].q_slot, blocks[i].kv_slot = cu[i + 1], cu[i + 1]
+        blocks[i].n_queries = cu[i + 2] - cu[i + 1]
+    end
+    p.blocks, p.n_blocks, p.n_queries, p.n_keys = blocks, dims.S, dims.T, dims.T
+    p.heads, p.kv_heads, p.key_dim, p.value_dim = dims.Hq, dims.Hkv, dims.D, dims.V
+    p.q_stride, p.k_stride, p.v_stride = dims.Hq * dims.D, dims.Hkv * dims.D, dims.Hkv * dims.V
+    p.scale = options.scale or dims.D ^ -0.5
+    return p, dims
+end
+
+--- Causal softmax attention.
+-- @tparam cplab.tensor q [T, Hq, D]
+-- @tparam cplab.tensor k [T, Hkv, D]
+-- @tparam cplab.tensor v [T, Hkv, V]
+-- @tparam ?table options scale (D^-0.5), cu_seqlens, device
+-- @return o [T, Hq, V], lse [T, Hq] (natural logarithm of the sum of e^(scaled score))
+function M.gqa(q, k, v, options)
+    local p, dims = parameters("op.gqa", q, k, v, options)
+    local o, lse = dims:new(dims.T, dims.Hq, dims.V), dims:new(dims.T, dims.Hq)
+    p.o, p.lse = o._ptr.data, lse._ptr.data
+    dims:call_with_workspace("attention", p)
+    return o, lse
+end
+
+--- The gradients of gqa, from its own results.
+-- @tparam cplab.tensor o [T, Hq, V]
+-- @tparam cplab.tensor lse [T, Hq]
+-- @tparam cplab.tensor d_o [T, Hq, V]
+-- @tparam ?table options those of the forward call
+-- @return dq, dk, dv
+function M.gqa_backward(q, k, v, o, lse, d_o, options)
+    local forward, dims = parameters("op.gqa_backward", q, k, v, options)
+    local p = ffi.new "cpl_attention_backward"
+    forward.o, forward.lse = dims:take("o", o, "T Hq V"), dims:take("lse", lse, "T Hq")
+    p.forward, p.d_o = forward, dims:take("d_o", d_o, "T Hq V")
+    local dq, dk, dv = dims:new_like(q), dims:new_like(k), dims:new_like(v)
+    p.dq, p.dk, p.dv = dq._ptr.data, dk._ptr.data, dv._ptr.data
+    p.dq_stride, p.dk_stride, p.dv_stride = forward.q_stride, forward.k_stride, forward.v_stride
+    dims:call_with_workspace("attention_backward", p)
+    return dq, dk, dv
+end
+
+--- Joins attention over two disjoint sets of keys.
+-- @tparam cplab.tensor o [T, H, V]
+-- @tparam cplab.tensor lse [T, H]; -inf where no key was seen (and o = 0)
+-- @tparam cplab.tensor o_b [T, H, V]
+-- @tparam cplab.tensor lse_b [T, H]
+-- @tparam ?table options device
+-- @return o, lse: new tensors
+function M.merge(o, lse, o_b, lse_b, options)
+    local who = "op.merge"
+    local dims = call.dims(who, call.options(who, options, {}))
+    local p = ffi.new "cpl_merge"
+    dims:take("o", o, "T H V")
+    dims:take("lse", lse, "T H")
+    p.o_b, p.lse_b = dims:take("o_b", o_b, "T H V"), dims:take("lse_b", lse_b, "T H")
+    local merged, merged_lse = dims:keep(o:copy()), dims:keep(lse:copy())
+    p.o, p.lse = merged._ptr.data, merged_lse._ptr.data
+    p.n_rows, p.heads, p.width = dims.T, dims.H, dims.V
+    dims:call("merge", p)
+    return merged, merged_lse
+end
+
+return M
