@@ -21,10 +21,9 @@ if package.searchpath("cplab", package.path) then
     require "cplab"
 end
 
-if #arg == 0 then
-    arg[1] = root
+local words = { [0] = "spec", "--output=" .. root .. "handler.lua", "--pattern=_spec%.lua$" }
+for _, path in ipairs(#arg > 0 and arg or { root }) do
+    words[#words + 1] = path
 end
-table.insert(arg, 1, "--output=" .. root .. "handler.lua")
-table.insert(arg, 2, "--pattern=_spec%.lua$")
-arg[0] = "spec"
+_G.arg = words
 require "busted.runner" { standalone = false }

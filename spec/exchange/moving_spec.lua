@@ -1,0 +1,182 @@
+local ranks = require "spec.support.ranks"
+
+local dtypes = { { "f64", 1 }, { "f32", 3 }, { "bf16", 5 }, { "i32", 1 }, { "i64", 7 } }
+
+-- Every pair of layouts; what went wrong, in words.
+local function move_all(comm, p)
+    local clib = require "clib"
+    local exchange = require "cplab.exchange"
+    local route = require "cplab.route"
+    local rows = require "spec.exchange.rows"
+    local stream = rows.stream(p.stream, comm:size())
+    local rank, wrong, n = comm:rank(), {}, 0
+    local function expect(ok, ...)
+        n = n + 1
+        if not ok then
+            wrong[#wrong + 1] = table.concat({ "rank " .. rank, ... }, ", ")
+        end
+    end
+    local function move(a, b)
+        local here, there = a:positions(rank), b:positions(rank)
+        local what = a:describe() .. " -> " .. b:describe()
+        local plan = exchange.plan(route(a, b), comm, p.dtype, p.width)
+        local src = rows.tensor(p.dtype, #here, p.width):fill_positions(here):mark(a, rank, true)
+        local dst = rows.tensor(p.dtype, #there, p.width):poison()
+        plan:convert(src, dst)
+        expect(not dst:first_wrong(there), "out of place", what)
+        expect(not dst:first_untraced(there), "trace", what)
+        expect(not src:first_wrong(here), "src is untouched", what)
+        expect(clib.C.cpl_trace_check(dst._ptr, b._ptr, rank, "spec") == 0, "mark", what)
+        src:poison()
+        plan:adjoint(dst, src)
+        expect(not src:first_wrong(here), "adjoint", what)
+        expect(not src:first_untraced(here), "trace of the adjoint", what)
+        expect(plan:in_place() == (#here == #there), "in place is possible", what)
+        -- Again, in place on the ranks that can, among others that cannot.
+        local target = plan:in_place() and src or dst
+        dst:poison()
+        plan:convert(src, target)
+        expect(not target:first_wrong(there), "in place", what)
+        expect(not target:first_untraced(there), "trace in place", what)
+        expect(target._ptr.layout == dst._ptr.layout, "mark in place", what)
+        plan:adjoint(target, src)
+        expect(not src:first_wrong(here), "adjoint in place", what)
+        expect(not src:first_untraced(here), "trace of the adjoint in place", what)
+    end
+    for _, from in ipairs(rows.names) do
+        for _, to in ipairs(rows.names) do
+            move(rows.layout(from, stream, comm:size()), rows.layout(to, stream, comm:size()))
+        end
+    end
+    return { wrong = wrong, n = n }
+end
+
+describe("an exchange between partitions", function()
+    for cp = 1, 8 do
+        for _, stream in ipairs { "sbhd", "thd" } do
+            for _, row in ipairs(dtypes) do
+                it(("moves %s rows of %d on %d ranks, %s"):format(row[1], row[2], cp, stream),
+                    function()
+                        local results = ranks.run(cp, move_all,
+                            { stream = stream, dtype = row[1], width = row[2] })
+                        for _, result in ipairs(results) do
+                            assert.same({}, result.wrong)
+                            assert.is_true(result.n == 25 * 12)
+                        end
+                    end)
+            end
+        end
+    end
+
+    for _, cp in ipairs { 1, 3 } do
+        it(("moves nothing of an empty stream on %d ranks"):format(cp), function()
+            for _, result in ipairs(ranks.run(cp, move_all,
+                { stream = "empty", dtype = "f32", width = 2 })) do
+                assert.same({}, result.wrong)
+            end
+        end)
+    end
+end)
+
+describe("an exchange in place of mirror", function()
+    it("swaps, on every rank, and nothing but mirror does so at 4 ranks", function()
+        local results = ranks.run(4, function(comm)
+            local exchange = require "cplab.exchange"
+            local route = require "cplab.route"
+            local rows = require "spec.exchange.rows"
+            local stream = rows.stream("sbhd", 4)
+            local swaps = {}
+            for _, name in ipairs(rows.names) do
+                local r = route(rows.layout("contiguous", stream, 4), rows.layout(name, stream, 4))
+                swaps[name] = exchange.plan(r, comm, "f32", 3):swaps()
+            end
+            return swaps
+        end)
+        for _, swaps in ipairs(results) do
+            assert.same({ contiguous = true, zigzag = false, mirror = true, random = false,
+                fair = false }, swaps)
+        end
+    end)
+
+    it("does not write the rows that stay: their memory is read-only", function()
+        ranks.run(4, function(comm)
+            local clib = require "clib"
+            local ffi = clib.ffi
+            local exchange = require "cplab.exchange"
+            local route = require "cplab.route"
+            local rows = require "spec.exchange.rows"
+            local streams = require "cplab.stream"
+            ffi.cdef [[
+                void *mmap(void *, size_t, int, int, int, int64_t);
+                int mprotect(void *, size_t, int);
+                int munmap(void *, size_t);
+            ]]
+            local page, width = 4096, 512 -- a row of f64 is a page
+            local stream = streams.sbhd { seqlen = 48, batch = 1 }
+            local a = rows.layout("contiguous", stream, 4)
+            local b = rows.layout("mirror", stream, 4)
+            local rank = comm:rank()
+            local here, there = a:positions(rank), b:positions(rank)
+            local bytes = #here * page
+            -- PROT_READ 1, PROT_WRITE 2, MAP_PRIVATE 2, MAP_ANONYMOUS 32
+            local memory = ffi.C.mmap(nil, bytes, 3, 34, -1, 0)
+            local data = ffi.cast("uint64_t *", memory)
+            local function at(slot) return data[slot * width] end
+            for i = 0, #here * width - 1 do
+                data[i] = here[math.floor(i / width) + 1]
+            end
+            local stays = 0
+            for slot = 0, #here - 1 do
+                if here[slot + 1] == there[slot + 1] then
+                    stays = stays + 1
+                    assert(ffi.C.mprotect(ffi.cast("char *", memory) + slot * page, page, 1) == 0)
+                end
+            end
+            assert(stays == #here / 2)
+            local shape = ffi.new("int64_t[2]", #here, width)
+            local t = clib.create("cpl_tensor", clib.C.cpl_tensor_destroy, 1,
+                clib.C.cpl_tensor_wrap, memory, clib.C.CPL_F64, 2, shape)
+            exchange.plan(route(a, b), comm, "f64", width):convert({ _ptr = t }, { _ptr = t })
+            for slot = 0, #here - 1 do
+                assert(at(slot) == there[slot + 1])
+            end
+            comm:barrier()
+            ffi.C.munmap(memory, bytes)
+            return true
+        end)
+    end)
+end)
+
+describe("two exchanges in flight", function()
+    for _, order in ipairs { "first", "last" } do
+        it("are finished in any order: " .. order .. " first", function()
+            local results = ranks.run(3, function(comm, p)
+                local exchange = require "cplab.exchange"
+                local route = require "cplab.route"
+                local rows = require "spec.exchange.rows"
+                local stream, rank = rows.stream("thd", 3), comm:rank()
+                local a = rows.layout("zigzag", stream, 3)
+                local b = rows.layout("random", stream, 3)
+                local here, there = a:positions(rank), b:positions(rank)
+                local plans, x, y = {}, {}, {}
+                for i = 1, 2 do
+                    plans[i] = exchange.plan(route(a, b), comm, "i64", 2)
+                    x[i] = rows.tensor("i64", #here, 2)
+                    x[i]:set(function(k) return i * 1000 + here[math.floor(k / 2) + 1] end)
+                    y[i] = rows.tensor("i64", #there, 2)
+                    plans[i]:start(x[i], y[i])
+                end
+                for i = 1, 2 do
+                    plans[p.order == "first" and i or 3 - i]:finish()
+                end
+                for i = 1, 2 do
+                    for k, value in ipairs(y[i]:values()) do
+                        assert(value == i * 1000 + there[math.ceil(k / 2)])
+                    end
+                end
+                return true
+            end, { order = order })
+            assert.same({ true, true, true }, results)
+        end)
+    end
+end)

@@ -1,0 +1,179 @@
+--- Rows for specs of exchanges: each element holds a number that only its position and column
+-- have, so a wrong move is visible, and comparison is equality of bits. Runs on rank threads.
+local clib = require "clib"
+local layouts = require "cplab.layout"
+local streams = require "cplab.stream"
+local views = require "cplab.view"
+
+local C, ffi = clib.C, clib.ffi
+
+local M = {}
+
+local bits = { f64 = "uint64_t", f32 = "uint32_t", bf16 = "uint16_t", i64 = "uint64_t",
+    i32 = "uint32_t" }
+
+local Tensor = {}
+Tensor.__index = Tensor
+
+--- A tensor of n_rows rows of `width` elements, with what the Lua face of an exchange needs.
+function M.tensor(dtype, n_rows, width)
+    local shape = ffi.new("int64_t[2]", n_rows, width)
+    local ptr = clib.create("cpl_tensor", C.cpl_tensor_destroy, 2, C.cpl_tensor_create,
+        clib.dtypes[dtype], 2, shape, nil)
+    return setmetatable({
+        _ptr = ptr, dtype = dtype, n_rows = n_rows, width = width,
+        bits = ffi.cast(bits[dtype] .. " *", ptr.data),
+    }, Tensor)
+end
+
+--- The bits of column `column` of the row of a position; fill (-1) is 0.
+local function bits_at(position, width, column)
+    return position < 0 and 0 or position * width + column + 1
+end
+
+--- Fills the rows with those of `positions` (a Lua list, -1 for fill).
+function Tensor:fill_positions(positions)
+    for slot = 0, self.n_rows - 1 do
+        for column = 0, self.width - 1 do
+            self.bits[slot * self.width + column] =
+                bits_at(positions[slot + 1], self.width, column)
+        end
+    end
+    return self
+end
+
+--- The first slot whose row is not that of its position, or nil.
+function Tensor:first_wrong(positions)
+    local limit = self.dtype == "bf16" and 65536 or 2 ^ 53
+    for slot = 0, self.n_rows - 1 do
+        for column = 0, self.width - 1 do
+            local expected = bits_at(positions[slot + 1], self.width, column) % limit
+            if self.bits[slot * self.width + column] ~= expected then
+                return slot
+            end
+        end
+    end
+end
+
+--- The first slot whose trace is not its position, or nil; without a trace slot 0 is wrong.
+function Tensor:first_untraced(positions)
+    local trace = self._ptr.trace
+    for slot = 0, self.n_rows - 1 do
+        if trace == nil or trace[slot] ~= positions[slot + 1] then
+            return slot
+        end
+    end
+end
+
+--- Sets every bit, so that a row that nothing was written to is no row of any position.
+function Tensor:poison()
+    ffi.fill(self._ptr.data, C.cpl_tensor_bytes(self._ptr), 0xee)
+    return self
+end
+
+--- All elements as Lua numbers.
+function Tensor:values()
+    local list = {}
+    for i = 0, self.n_rows * self.width - 1 do
+        list[i + 1] = C.cpl_dtype_load(self._ptr.dtype, self._ptr.data, i)
+    end
+    return list
+end
+
+--- Sets element i (from 0) to f(i).
+function Tensor:set(f)
+    for i = 0, self.n_rows * self.width - 1 do
+        C.cpl_dtype_store(self._ptr.dtype, self._ptr.data, i, f(i))
+    end
+    return self
+end
+
+function Tensor:mark(layout, rank, traced)
+    clib.check(C.cpl_tensor_mark(self._ptr, layout._ptr, rank, traced), 2)
+    return self
+end
+
+--- The positions of a view's rows, -1 for fill.
+function M.view_positions(view, rank)
+    local list = {}
+    for _, run in ipairs(view:runs(rank)) do
+        for i = 0, run[2] - 1 do
+            list[#list + 1] = run[1] < 0 and -1 or run[1] + i
+        end
+    end
+    return list
+end
+
+function M.positions(thing, rank)
+    return views.is(thing) and M.view_positions(thing, rank) or thing:positions(rank)
+end
+
+-- Runs of 1 to 5 positions dealt to ranks by lot; with `fair` all ranks get as many positions.
+local function deal(stream, cp, seed, fair)
+    local key = C.cpl_random_key(seed, "deal")
+    local ranks, order = {}, {}
+    for rank = 1, cp do
+        ranks[rank] = {}
+    end
+    local start, draw = 0, 0
+    local function random(n)
+        draw = draw + 1
+        return math.floor(C.cpl_random_uniform(key, draw) * n)
+    end
+    while start < stream:n_positions() do
+        local length = fair and 1 or math.min(1 + random(5), stream:n_positions() - start)
+        order[#order + 1] = { start, length }
+        start = start + length
+    end
+    for i = #order, 2, -1 do
+        local j = random(i) + 1
+        order[i], order[j] = order[j], order[i]
+    end
+    for i, run in ipairs(order) do
+        local runs = ranks[fair and (i - 1) % cp + 1 or random(cp) + 1]
+        runs[#runs + 1] = run
+    end
+    return layouts.custom(stream, { cp = cp, ranks = ranks })
+end
+
+--- The layouts of the specs by name.
+function M.layout(name, stream, cp)
+    if name == "random" or name == "other random" then
+        return deal(stream, cp, name == "random" and 1 or 2, false)
+    elseif name == "fair" then
+        return deal(stream, cp, 3, true)
+    end
+    return layouts[name](stream, { cp = cp })
+end
+
+M.names = { "contiguous", "zigzag", "mirror", "random", "fair" }
+
+--- The streams of the specs by name; every length is a multiple of 2 * cp.
+function M.stream(name, cp)
+    local unit = 2 * cp
+    if name == "sbhd" then
+        return streams.sbhd { seqlen = 3 * unit, batch = 2 }
+    elseif name == "empty" then
+        return streams.thd { lengths = { 0, 0 } }
+    end
+    return streams.thd {
+        lengths = { 0, 2 * unit, unit, 0, 3 * unit, 0 },
+        real = { 0, 2 * unit - 1, 1, 0, 3 * unit - 3, 0 },
+    }
+end
+
+--- The views of the specs by name.
+function M.view(name, layout)
+    if name == "halo" then
+        return views.halo(layout, 3)
+    elseif name == "shift" then
+        return views.shift(layout, 1)
+    elseif name == "shift back" then
+        return views.shift(layout, -2)
+    end
+    return views.keys(layout)
+end
+
+M.view_names = { "halo", "keys", "shift", "shift back" }
+
+return M
