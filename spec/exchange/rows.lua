@@ -152,7 +152,7 @@ M.names = { "contiguous", "zigzag", "mirror", "random", "fair" }
 function M.stream(name, cp)
     local unit = 2 * cp
     if name == "sbhd" then
-        return streams.sbhd { seqlen = 3 * unit, batch = 2 }
+        return streams.sbhd { seqlen = 6 * unit, batch = 2 }
     elseif name == "empty" then
         return streams.thd { lengths = { 0, 0 } }
     end

@@ -1,0 +1,181 @@
+local ranks = require "spec.support.ranks"
+
+-- For each view (and each partition) of a layout: what comes back is, bit by bit, the sum of what
+-- every rank saw of a row, in rank order and then in the order of the segments.
+local function send_back(comm, p)
+    local C = require("clib").C
+    local exchange = require "cplab.exchange"
+    local route = require "cplab.route"
+    local rows = require "spec.exchange.rows"
+    local stream, rank, width = rows.stream("thd", comm:size()), comm:rank(), 3
+    local wrong, repeats = {}, 0
+    local key = C.cpl_random_key(7, p.dtype)
+    local is_integer = p.dtype:sub(1, 1) == "i"
+    local one = rows.tensor(p.dtype, 1, 1) -- rounds as the dtype does
+    local function rounded(x)
+        return one:set(function() return x end):values()[1]
+    end
+    -- What rank `r` sends back for column c of its row `slot`.
+    local function gradient(r, slot, c)
+        local index = (r * 4096 + slot) * width + c
+        return is_integer and tonumber(C.cpl_random_bits(key, index) % 1000) - 500
+            or rounded(C.cpl_random_normal(key, index))
+    end
+    local function expected(r, start)
+        local sums, seen = {}, {}
+        for viewer = 0, comm:size() - 1 do
+            for _, segment in ipairs(r:receives(viewer)) do
+                for i = 0, segment.length - 1 do
+                    local position = segment.position + i
+                    seen[position] = (seen[position] or 0) + 1
+                    for c = 0, width - 1 do
+                        local k = position * width + c
+                        sums[k] = rounded((sums[k] or start)
+                            + gradient(viewer, segment.slot + i, c))
+                    end
+                end
+            end
+        end
+        for _, n in pairs(seen) do
+            repeats = repeats + (n > 1 and 1 or 0)
+        end
+        return sums
+    end
+    local function check(layout, target, what)
+        local here, there = layout:positions(rank), rows.positions(target, rank)
+        local r = route(layout, target)
+        local plan = exchange.plan(r, comm, p.dtype, width)
+        local y = rows.tensor(p.dtype, #there, width):set(function(i)
+            return gradient(rank, math.floor(i / width), i % width)
+        end)
+        for _, start in ipairs { 0, 0.5, 0 } do
+            local accumulate = start ~= 0
+            local begin = is_integer and start * 2 or start
+            local dx = rows.tensor(p.dtype, #here, width)
+            if accumulate then dx:set(function() return begin end) else dx:poison() end
+            plan:adjoint(y, dx, accumulate)
+            local sums = expected(r, begin)
+            for i, value in ipairs(dx:values()) do
+                local k = here[math.ceil(i / width)] * width + (i - 1) % width
+                if value ~= (sums[k] or begin) then
+                    wrong[#wrong + 1] = ("rank %d, %s, start %g, element %d: %.17g, not %.17g")
+                        :format(rank, what, begin, i, value, sums[k] or begin)
+                    break
+                end
+            end
+        end
+    end
+    for _, name in ipairs(rows.names) do
+        local layout = rows.layout(name, stream, comm:size())
+        for _, view in ipairs(rows.view_names) do
+            check(layout, rows.view(view, layout), name .. ", " .. view)
+        end
+        check(layout, rows.layout("other random", stream, comm:size()), name .. ", random")
+    end
+    return { wrong = wrong, repeats = repeats }
+end
+
+-- The rows that a view shows: each is the row of its position, fill rows are 0, traces tell.
+local function look(comm)
+    local exchange = require "cplab.exchange"
+    local route = require "cplab.route"
+    local rows = require "spec.exchange.rows"
+    local stream, rank = rows.stream("thd", comm:size()), comm:rank()
+    local wrong, fills = {}, 0
+    for _, name in ipairs(rows.names) do
+        local layout = rows.layout(name, stream, comm:size())
+        local here = layout:positions(rank)
+        local x = rows.tensor("bf16", #here, 3):fill_positions(here):mark(layout, rank, true)
+        for _, view_name in ipairs(rows.view_names) do
+            local view = rows.view(view_name, layout)
+            local there = rows.positions(view, rank)
+            local plan = exchange.plan(route(layout, view), comm, "bf16", 3)
+            local y = rows.tensor("bf16", #there, 3):poison()
+            plan:convert(x, y)
+            if y:first_wrong(there) or y:first_untraced(there) or plan:in_place() then
+                wrong[#wrong + 1] = name .. ", " .. view_name
+            end
+            for _, position in ipairs(there) do
+                fills = fills + (position < 0 and 1 or 0)
+            end
+        end
+    end
+    return { wrong = wrong, fills = fills }
+end
+
+describe("a view", function()
+    for cp = 1, 8 do
+        it(("shows each rank its rows, %d ranks"):format(cp), function()
+            local fills = 0
+            for _, result in ipairs(ranks.run(cp, look)) do
+                assert.same({}, result.wrong)
+                fills = fills + result.fills
+            end
+            assert.is_true(fills > 0)
+        end)
+        for _, dtype in ipairs { "i64", "i32", "f64", "f32" } do
+            it(("gets its gradients summed in rank order, %s, %d ranks"):format(dtype, cp),
+                function()
+                    for _, result in ipairs(ranks.run(cp, send_back, { dtype = dtype })) do
+                        assert.same({}, result.wrong)
+                        assert.is_true(result.repeats > 0)
+                    end
+                end)
+        end
+    end
+
+    it("is adjoint: <Ax, y> = <x, A'y> exactly in integers", function()
+        local results = ranks.run(5, function(comm)
+            local exchange = require "cplab.exchange"
+            local route = require "cplab.route"
+            local rows = require "spec.exchange.rows"
+            local stream, rank = rows.stream("thd", 5), comm:rank()
+            local function draw(n, seed)
+                return rows.tensor("i64", n, 2):set(function(i)
+                    return (i * 7919 + rank * 104729 + seed) % 2003 - 1001
+                end)
+            end
+            local function dot(a, b)
+                local sum = 0
+                local bs = b:values()
+                for i, value in ipairs(a:values()) do
+                    sum = sum + value * bs[i]
+                end
+                return comm:sum({ sum })[1]
+            end
+            local pairs_of_dots = {}
+            for _, name in ipairs(rows.names) do
+                local layout = rows.layout(name, stream, 5)
+                for _, view_name in ipairs(rows.view_names) do
+                    local view = rows.view(view_name, layout)
+                    local plan = exchange.plan(route(layout, view), comm, "i64", 2)
+                    local x, y = draw(layout:n_local(rank), 1), draw(view:n_local(rank), 2)
+                    local ax, aty = draw(view:n_local(rank), 3), draw(layout:n_local(rank), 4)
+                    plan:convert(x, ax)
+                    plan:adjoint(y, aty)
+                    table.insert(pairs_of_dots, { dot(ax, y), dot(x, aty) })
+                end
+            end
+            return pairs_of_dots
+        end)
+        assert.equal(20, #results[1])
+        for _, two in ipairs(results[1]) do
+            assert.equal(two[1], two[2])
+        end
+    end)
+
+    it("has no adjoint in bf16, and says so", function()
+        local _, failure = ranks.try(2, function(comm)
+            local exchange = require "cplab.exchange"
+            local route = require "cplab.route"
+            local rows = require "spec.exchange.rows"
+            local layout = rows.layout("zigzag", rows.stream("thd", 2), 2)
+            local view, rank = rows.view("halo", layout), comm:rank()
+            local plan = exchange.plan(route(layout, view), comm, "bf16", 1)
+            plan:adjoint(rows.tensor("bf16", view:n_local(rank), 1),
+                rows.tensor("bf16", layout:n_local(rank), 1))
+            return true
+        end)
+        assert.matches("exchange: rows of bf16 cannot be added", failure.message, 1, true)
+    end)
+end)
