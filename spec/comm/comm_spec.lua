@@ -1,0 +1,134 @@
+local comms = require "cplab.comm"
+local ranks = require "spec.support.ranks"
+
+local sizes = { 1, 2, 3, 5, 8 }
+
+describe("a comm", function()
+    for _, n in ipairs(sizes) do
+        it(("knows who is who, %d ranks"):format(n), function()
+            local results = ranks.run(n, function(comm)
+                comm:barrier()
+                return { comm:rank(), comm:size(), comm:transport(), tostring(comm) }
+            end)
+            for rank = 0, n - 1 do
+                assert.same({ rank, n, "local", ("comm: rank %d of %d, local"):format(rank, n) },
+                    results[rank + 1])
+            end
+        end)
+
+        it(("gathers values of different sizes, %d ranks"):format(n), function()
+            local results = ranks.run(n, function(comm)
+                return comm:gather { name = ("x"):rep(comm:rank() * 7), zero = "a\0b" }
+            end)
+            for _, list in ipairs(results) do
+                assert.equal(n, #list)
+                for i, value in ipairs(list) do
+                    assert.same({ name = ("x"):rep((i - 1) * 7), zero = "a\0b" }, value)
+                end
+            end
+        end)
+
+        it(("sums in rank order, to the same bits everywhere, %d ranks"):format(n), function()
+            local function values(rank)
+                local list = {}
+                for i = 1, 1001 do
+                    list[i] = math.sin(i * 1.7 + rank * 31) * 10 ^ (rank % 5)
+                end
+                return list
+            end
+            local results = ranks.run(n, function(comm, p)
+                return comm:sum(p[comm:rank() + 1])
+            end, (function()
+                local all = {}
+                for rank = 0, n - 1 do
+                    all[rank + 1] = values(rank)
+                end
+                return all
+            end)())
+            local expected = values(0)
+            for rank = 1, n - 1 do
+                for i, value in ipairs(values(rank)) do
+                    expected[i] = expected[i] + value
+                end
+            end
+            for _, result in ipairs(results) do
+                assert.same(expected, result)
+            end
+        end)
+
+        it(("takes maxima, where NaN wins, %d ranks"):format(n), function()
+            local results = ranks.run(n, function(comm)
+                local rank, size = comm:rank(), comm:size()
+                local m = comm:max { rank, -rank, rank == size - 1 and 0 / 0 or 1, -1 / 0 }
+                local long = {}
+                for i = 1, 5000 do
+                    long[i] = i % size == rank and i or -i
+                end
+                long = comm:max(long)
+                for i = 1, 5000 do
+                    assert(long[i] == i)
+                end
+                return { m[1], m[2], m[3] ~= m[3], m[4], #comm:max {} }
+            end)
+            for _, result in ipairs(results) do
+                assert.same({ n - 1, 0, true, -1 / 0, 0 }, result)
+            end
+        end)
+
+        it(("agrees only if all say yes, %d ranks"):format(n), function()
+            local results = ranks.run(n, function(comm)
+                return { comm:agree(true), comm:agree(comm:rank() ~= comm:size() - 1) }
+            end)
+            for _, result in ipairs(results) do
+                assert.same({ true, false }, result)
+            end
+        end)
+    end
+
+    it("tells all ranks whose status was the worst, and why", function()
+        local results = ranks.run(3, function(comm)
+            local clib = require "clib"
+            local mine = clib.C.CPL_OK
+            if comm:rank() == 1 then
+                mine = clib.C.cpl_world_create(0, 1, clib.box "cpl_world *")
+            end
+            local status = clib.C.cpl_comm_agree(comm._ptr, mine)
+            return { tonumber(status), clib.ffi.string(clib.C.cpl_last_error()) }
+        end)
+        local own = "world: 0 ranks, not 1 to 1024"
+        assert.same({ 1, "rank 1 failed: " .. own }, results[1])
+        assert.same({ 1, own }, results[2])
+        assert.same({ 1, "rank 1 failed: " .. own }, results[3])
+    end)
+
+    it("sums tensors of every dtype but bf16", function()
+        ranks.run(3, function(comm)
+            local rows = require "spec.exchange.rows"
+            for _, dtype in ipairs { "f64", "f32", "i64", "i32" } do
+                for _, n in ipairs { 0, 1, 2, 3, 1031 } do
+                    local t = rows.tensor(dtype, n, 1):set(function(i)
+                        return i * (comm:rank() + 1)
+                    end)
+                    comm:sum_tensor(t)
+                    for i, value in ipairs(t:values()) do
+                        assert(value == (i - 1) * 6, dtype)
+                    end
+                end
+            end
+            local ok, message = pcall(comm.sum_tensor, comm, rows.tensor("bf16", 1, 1))
+            assert(not ok and message:match "comm: no sum of bf16", message)
+            return true
+        end)
+    end)
+
+    it("of one rank needs no world", function()
+        local comm = comms.self()
+        comm:barrier()
+        assert.same({ 0, 1, "self" }, { comm:rank(), comm:size(), comm:transport() })
+        assert.same({ 1.5, -2 }, comm:sum { 1.5, -2 })
+        assert.same({ 3 }, comm:max { 3 })
+        assert.same({ { k = "v" } }, comm:gather { k = "v" })
+        assert.is_true(comm:agree(true))
+        assert.is_false(comm:agree(false))
+    end)
+end)

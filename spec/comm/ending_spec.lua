@@ -1,0 +1,200 @@
+local ranks = require "spec.support.ranks"
+
+-- Every way in which one rank can leave the others alone; after each, a run must work.
+describe("a run ends, and the next one works, when a rank", function()
+    after_each(function()
+        assert.same({ 3, 3, 3 }, ranks.run(3, function(comm) return comm:sum({ 1 })[1] end))
+    end)
+
+    local function timed(n, f, payload, deadline)
+        local C = require("clib").C
+        local since = C.cpl_clock()
+        local results, failure = ranks.try(n, f, payload, deadline)
+        return failure, C.cpl_clock() - since, results
+    end
+
+    it("raises while the others are in a barrier", function()
+        local failure, seconds, results = timed(4, function(comm)
+            if comm:rank() == 2 then error "boom" end
+            local _, message = pcall(comm.barrier, comm)
+            return message
+        end)
+        assert.equal(2, failure.rank)
+        assert.matches("ending_spec%.lua:%d+: boom$", failure.message)
+        assert.matches("ending_spec%.lua", failure.traceback)
+        assert.is_true(seconds < 5)
+        for _, rank in ipairs { 1, 2, 4 } do
+            assert.matches("rank 2 failed: .*boom", results[rank])
+        end
+        assert.is_nil(results[3])
+    end)
+
+    it("raises in the middle of an exchange", function()
+        local failure = timed(3, function(comm)
+            local exchange = require "cplab.exchange"
+            local route = require "cplab.route"
+            local rows = require "spec.exchange.rows"
+            local stream = rows.stream("thd", 3)
+            local a, b = rows.layout("zigzag", stream, 3), rows.layout("random", stream, 3)
+            local plan = exchange.plan(route(a, b), comm, "f64", 64)
+            local x = rows.tensor("f64", a:n_local(comm:rank()), 64)
+            local y = rows.tensor("f64", b:n_local(comm:rank()), 64)
+            for i = 1, 50 do
+                plan:start(x, y)
+                if i == 31 and comm:rank() == 0 then error "boom between start and finish" end
+                plan:finish()
+            end
+            return true
+        end)
+        assert.equal(0, failure.rank)
+        assert.matches("boom between start and finish", failure.message)
+    end)
+
+    it("returns early: at once, not at the deadline", function()
+        local failure, seconds = timed(3, function(comm)
+            if comm:rank() == 1 then return "early" end
+            comm:barrier()
+            return "late"
+        end, nil, 60)
+        assert.matches("waits for rank 1 in barrier 1, but rank 1 has returned: the ranks made "
+            .. "different collective calls", failure.message, 1, true)
+        assert.is_true(failure.rank ~= 1)
+        assert.is_true(seconds < 20)
+    end)
+
+    it("skips a collective", function()
+        local failure = timed(3, function(comm)
+            if comm:rank() ~= 1 then comm:barrier() end
+            return comm:sum { 1 }
+        end)
+        assert.matches("the ranks made different collective calls", failure.message, 1, true)
+        assert.matches("in a barrier of", failure.message, 1, true)
+        assert.matches("in a sum of 1 f64", failure.message, 1, true)
+    end)
+
+    it("never comes: the deadline tells who waits for whom", function()
+        local failure, seconds = timed(3, function(comm)
+            local C = require("clib").C
+            if comm:rank() == 2 then
+                local since = C.cpl_clock()
+                while C.cpl_clock() - since < 1 do end -- busy
+                return true
+            end
+            comm:barrier()
+            return true
+        end, nil, 0.3)
+        assert.matches("local: rank [01] waited 0%.%d s for rank 2 in barrier 1; "
+            .. "rank 2 does not wait$", failure.message)
+        assert.is_true(seconds < 10)
+    end)
+
+    it("waits in a circle: the deadline names both", function()
+        local failure = timed(2, function(comm)
+            local exchange = require "cplab.exchange"
+            local route = require "cplab.route"
+            local rows = require "spec.exchange.rows"
+            local stream = rows.stream("thd", 2)
+            local a, b = rows.layout("zigzag", stream, 2), rows.layout("contiguous", stream, 2)
+            local plan = exchange.plan(route(a, b), comm, "f64", 1)
+            local n = a:n_local(comm:rank())
+            if comm:rank() == 1 then comm:barrier() end
+            plan:convert(rows.tensor("f64", n, 1), rows.tensor("f64", n, 1))
+            return true
+        end, nil, 0.3)
+        assert.matches("rank 0 wait%a+ .*rank 1 in transfer 1", failure.message)
+        assert.matches("rank 1 wait%a+ .*rank 0 in barrier %d", failure.message)
+    end)
+
+    it("raises what is no string", function()
+        for _, case in ipairs {
+            { "error(nil)", "%(error object is a nil value%)" },
+            { "error({})", "%(error object is a table value%)" },
+            { "error(setmetatable({}, { __tostring = function() return 'own' end }))", "^own$" },
+            { "error(42, 0)", "^42$" },
+            { "error(true)", "%(error object is a boolean value%)" },
+        } do
+            local failure = timed(2, function(comm, code)
+                if comm:rank() == 1 then assert(loadstring(code))() end
+                comm:barrier()
+                return 1
+            end, case[1])
+            assert.equal(1, failure.rank)
+            assert.matches(case[2], failure.message)
+        end
+    end)
+
+    it("overflows its stack", function()
+        local failure = timed(2, function(comm)
+            local function forever(n) return 1 + forever(n + 1) end
+            if comm:rank() == 0 then return forever(1) end
+            comm:barrier()
+            return 1
+        end)
+        assert.equal(0, failure.rank)
+        assert.matches("stack overflow", failure.message)
+    end)
+
+    it("catches the failure of another: the first failure stays the reason", function()
+        local failure = timed(3, function(comm)
+            if comm:rank() == 0 then error "the reason" end
+            pcall(comm.barrier, comm)
+            error "a consequence"
+        end)
+        -- Ranks 1 and 2 raise only after rank 0 did.
+        assert.equal(0, failure.rank)
+        assert.matches("the reason", failure.message)
+    end)
+end)
+
+describe("a world", function()
+    local clib = require "clib"
+    local C = clib.C
+
+    local function refused(n, deadline)
+        local out = clib.ffi.new "cpl_world *[1]"
+        assert.equal(C.CPL_INVALID, C.cpl_world_create(n, deadline, out))
+        assert.is_true(out[0] == nil)
+        return clib.ffi.string(C.cpl_last_error())
+    end
+
+    it("has 1 to 1024 ranks and a deadline", function()
+        assert.equal("world: 0 ranks, not 1 to 1024", refused(0, 1))
+        assert.equal("world: 1025 ranks, not 1 to 1024", refused(1025, 1))
+        assert.equal("world: a deadline of 0 s, not > 0", refused(1, 0))
+        assert.matches("^world: a deadline of %-?nan s, not > 0$", refused(1, 0 / 0))
+    end)
+
+    it("gives back what it took, also when memory ends", function()
+        local stats = clib.ffi.new "cpl_memory_stats"
+        local out = clib.ffi.new "cpl_world *[1]"
+        local function live()
+            C.cpl_memory(stats)
+            return tonumber(stats.live_blocks)
+        end
+        collectgarbage()
+        collectgarbage()
+        local before, failures = live(), 0
+        for k = 0, 20 do
+            C.cpl_memory_fail_after(k)
+            local status = C.cpl_world_create(5, 1, out)
+            C.cpl_memory_fail_after(-1)
+            if status == C.CPL_OK then
+                C.cpl_world_destroy(out[0])
+                break
+            end
+            assert.equal(C.CPL_MEMORY, status)
+            assert.equal(before, live())
+            failures = failures + 1
+        end
+        assert.equal(4, failures)
+        assert.equal(before, live())
+    end)
+
+    it("runs 1, 64 and 128 ranks", function()
+        for _, n in ipairs { 1, 64, 128 } do
+            local results = ranks.run(n, function(comm) return comm:sum({ comm:rank() })[1] end)
+            assert.equal(n, #results)
+            assert.equal(n * (n - 1) / 2, results[n])
+        end
+    end)
+end)

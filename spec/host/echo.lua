@@ -1,0 +1,4 @@
+--- A rank that returns its payload.
+return function(_, payload)
+    return payload
+end
