@@ -17,10 +17,7 @@ local bounds = {
 }
 
 local function documents(case)
-    local paths = { case.corpus }
-    if case.corpus == "default" then
-        paths = { cplab.root(), "/usr/share/common-licenses" }
-    end
+    local paths = case.corpus == "default" and cplab.corpus.default() or { case.corpus }
     return cplab.corpus.load { paths = paths, budget = case.tokens, multiple = case.multiple }
 end
 
@@ -72,10 +69,10 @@ local function run(lab)
     local bound = bounds[lab.case.dtype]
     check_step(lab, lab:step { backward = true, reference = true, trace = true }, bound.parity)
     local training = {
-        iters = lab.case.steps, warmup = 0, backward = true, optimizer = "sgd", lr = 0.5,
+        iters = lab.options.iters or lab.case.steps, backward = true, optimizer = "sgd", lr = 0.5,
     }
-    local trained = lab:step(training)
-    check_losses(lab, trained.losses, lab:reference(training).losses, bound.loss)
+    local losses = lab:step(training).losses
+    check_losses(lab, losses, lab:reference(training).losses, bound.loss)
 end
 
 return cplab.experiment {

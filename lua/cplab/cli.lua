@@ -108,7 +108,7 @@ function commands.show(arguments)
     for i, case in ipairs(chosen.cases) do
         if i > 1 then io.stdout:write "\n" end
         io.stdout:write(sweep.describe(case, chosen.axes), "\n")
-        local ok, lines = pcall(describe, chosen.script, case)
+        local ok, lines = pcall(describe, chosen.script, case, { dtype = chosen.dtype })
         if not ok then say(tostring(lines)) return 2 end
         for _, line in ipairs(lines) do io.stdout:write("  ", line, "\n") end
     end
@@ -116,9 +116,10 @@ function commands.show(arguments)
 end
 
 function commands.report(arguments)
-    local report = require "cplab.report"
-    local list, message = require("cplab.results").read(arguments.file)
+    local report, results = require "cplab.report", require "cplab.results"
+    local list, message = results.read(arguments.file)
     if not list then say(message) return 2 end
+    list = results.latest(list)
     if #list == 0 then
         say(("results: %s holds no finished case"):format(arguments.file))
         return 2
@@ -136,7 +137,7 @@ function commands.compare(arguments)
     if not a then say(message) return 2 end
     local b, problem = results.read(arguments.b)
     if not b then say(problem) return 2 end
-    local lines, sentence = require("cplab.compare").lines(a, b)
+    local lines, sentence = require("cplab.compare").lines(results.latest(a), results.latest(b))
     if not lines then say(sentence) return 2 end
     print_lines(lines)
     return 0
@@ -165,7 +166,7 @@ function M.main(words)
     local parser = new_parser()
     local ok, arguments = parser:pparse(words)
     if not ok then
-        say(arguments .. " (see ./cplab --help)")
+        say(arguments:gsub("\nDid you", "; did you"):gsub("\n", " ") .. " (see ./cplab --help)")
         return 2
     end
     if arguments.version then return version() end

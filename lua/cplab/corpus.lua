@@ -8,6 +8,7 @@
 -- @module cplab.corpus
 -- @usage local c = corpus.load { paths = { "lua" }, budget = 2048, multiple = 8 }
 local args = require "cplab.check_args"
+local environment = require "cplab.environment"
 local lfs = require "lfs"
 
 local M = {}
@@ -75,6 +76,16 @@ local function skip(self, path, reason)
         told[line] = true
         M.notify(line)
     end
+end
+
+--- Text that every machine has: the files of this checkout, and the licences of Debian.
+-- @treturn table paths, those that are not there left out
+function M.default()
+    local paths = {}
+    for _, path in ipairs { environment.root(), "/usr/share/common-licenses" } do
+        if lfs.attributes(path) then paths[#paths + 1] = path end
+    end
+    return paths
 end
 
 -- ---- walking -------------------------------------------------------------------

@@ -16,9 +16,9 @@ function M.shell_word(text)
     return "'" .. text:gsub("'", "'\\''") .. "'"
 end
 
---- The folder of this checkout.
+--- The folder of this checkout: where this file lies.
 function M.root()
-    return os.getenv "CPLAB_ROOT" or "."
+    return debug.getinfo(1, "S").source:match "^@(.*)/lua/cplab/[^/]*$" or "."
 end
 
 --- The commit of this checkout, with "-dirty" where files differ from it; nil outside of git.
@@ -40,15 +40,15 @@ function M.machine()
     return cpu, tonumber(first_line "nproc") or 1
 end
 
---- The `env` of every result of one run.
--- @tparam table options device, dtype, seed
+--- The `env` of every result of one run; dtype and seed are the case's own.
+-- @tparam table options device
 -- @treturn table
 function M.describe(options)
     local cpu, cores = M.machine()
     return {
         version = clib.ffi.string(clib.C.cpl_version()), commit = M.commit(),
         cpu = cpu, cores = cores, transport = "local", luajit = jit.version,
-        device = options.device, dtype = options.dtype, seed = options.seed,
+        device = options.device,
     }
 end
 

@@ -46,7 +46,7 @@ M.columns = {
     verdict = { "verdict", "%s", function(result) return result.status end },
 }
 
---- What a table shows where the experiment names nothing.
+--- What a table shows where the experiment names nothing, as far as it was measured.
 M.default = {
     "conversions", "moved_mib", "messages", "imbalance", "step_ms", "convert_ms", "compute_ms",
     "parity_fwd", "parity_grad", "verdict",
@@ -174,13 +174,28 @@ local function reasons(results, axes)
     return lines
 end
 
+-- The default set, without what nobody measured.
+local function measured(results)
+    local names = {}
+    for _, name in ipairs(M.default) do
+        for _, result in ipairs(results) do
+            if column(name)[3](result) ~= nil then
+                names[#names + 1] = name
+                break
+            end
+        end
+    end
+    return names
+end
+
 --- The whole report of some results.
 -- @tparam table results
--- @tparam table options axes, columns (names; the default set), colour
+-- @tparam table options axes, columns (names; else those of the default set that were measured),
+-- colour
 -- @treturn table list of lines, the last one with the counts
 function M.table(results, options)
     local axes = options.axes
-    local names = options.columns and #options.columns > 0 and options.columns or M.default
+    local names = options.columns or measured(results)
     local lines = M.layout(make_rows(results, axes, names))
     if options.colour then paint(lines, results) end
     for _, line in ipairs(reasons(results, axes)) do lines[#lines + 1] = line end

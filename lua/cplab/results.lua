@@ -22,6 +22,9 @@ M.metrics = {
 }
 
 local check_order = { "name", "passed", "value", "bound" }
+local env_order = {
+    "version", "commit", "cpu", "cores", "transport", "device", "dtype", "seed", "luajit",
+}
 
 local function encode_metrics(metrics)
     local full = {}
@@ -61,7 +64,7 @@ function M.encode(result, axes)
     if result.records and result.records[1] then
         parts[#parts + 1] = '"records":' .. json.encode(result.records)
     end
-    parts[#parts + 1] = '"env":' .. json.encode(result.env or {})
+    parts[#parts + 1] = '"env":' .. json.encode(result.env or {}, env_order)
     return "{" .. table.concat(parts, ",") .. "}"
 end
 
@@ -120,6 +123,19 @@ function M.read(path)
         end
         at = stop + 1
     end
+end
+
+--- The last result of each case, where a resumed file holds several.
+-- @tparam table list of results
+-- @treturn table list, each case where it first stood
+function M.latest(list)
+    local last, place = {}, {}
+    for _, result in ipairs(list) do
+        local key = M.key(result)
+        place[key] = place[key] or #last + 1
+        last[place[key]] = result
+    end
+    return last
 end
 
 -- ---- files --------------------------------------------------------------------

@@ -103,9 +103,15 @@ local function run_case(chosen, case, options)
     return require("cplab.case_run").run(chosen.file, case, options)
 end
 
-local function complete(result, chosen, case, env)
-    result.experiment, result.case, result.env = chosen.script.name, case, env
-    return result
+-- The machine's description, with the dtype and seed that the case computes with.
+local function env_of(chosen, case, state)
+    local env = {}
+    for name, value in pairs(state.env) do env[name] = value end
+    local ok, model = pcall(chosen.script.model or function() end, case)
+    model = ok and type(model) == "table" and model or {}
+    env.dtype = state.options.dtype or model.dtype
+    env.seed = state.options.seed or model.seed
+    return env
 end
 
 local function show_traceback(result, text, bar)
@@ -119,13 +125,14 @@ end
 
 -- Takes a finished case from an earlier run, or runs it.
 local function one_case(chosen, case, state)
-    local fresh = complete({}, chosen, case, state.env)
-    local old = state.finished[results.key(fresh)]
+    local name = { experiment = chosen.script.name, case = case, env = env_of(chosen, case, state) }
+    local old = state.finished[results.key(name)]
     if old and (old.status ~= "skipped" or chosen.reasons[case]) then return old, true end
     local text = sweep.describe(case, chosen.axes)
     local start = C.cpl_clock()
     state.bar:begin(text)
-    local result = complete(run_case(chosen, case, state.options), chosen, case, state.env)
+    local result = run_case(chosen, case, state.options)
+    for field, value in pairs(name) do result[field] = value end
     show_traceback(result, text, state.bar)
     state.bar:finish(text, result.status, C.cpl_clock() - start)
     return result, false

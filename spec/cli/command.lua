@@ -1,0 +1,62 @@
+--- Runs ./cplab, or any other command, and brings back what it did.
+local environment = require "cplab.environment"
+local lfs = require "lfs"
+
+local M = {}
+
+local word = environment.shell_word
+
+M.root = environment.root()
+
+--- The text of a file, or nil.
+function M.read(path)
+    local file = io.open(path, "rb")
+    if not file then return nil end
+    local text = file:read "*a"
+    file:close()
+    return text
+end
+
+--- Writes a file.
+function M.write(path, text)
+    local file = assert(io.open(path, "wb"))
+    file:write(text)
+    file:close()
+    return path
+end
+
+--- A new empty folder; call `remove` when done.
+function M.folder()
+    local path = os.tmpname()
+    os.remove(path)
+    assert(lfs.mkdir(path))
+    return path
+end
+
+--- Removes a folder and what it holds.
+function M.remove(path)
+    os.execute("rm -rf " .. word(path))
+end
+
+--- Runs a shell command.
+-- @treturn table status, out, err
+function M.shell(command)
+    local folder = M.folder()
+    os.execute(("( %s ) >%s/out 2>%s/err </dev/null; echo $? >%s/status"):format(
+        command, folder, folder, folder))
+    local result = {
+        status = tonumber(M.read(folder .. "/status")), out = M.read(folder .. "/out"),
+        err = M.read(folder .. "/err"),
+    }
+    M.remove(folder)
+    return result
+end
+
+--- Runs ./cplab with words, from another folder than its own.
+function M.cplab(words)
+    local parts = { word(M.root .. "/cplab") }
+    for i, text in ipairs(words) do parts[i + 1] = word(text) end
+    return M.shell("cd / && " .. table.concat(parts, " "))
+end
+
+return M

@@ -1,0 +1,189 @@
+-- The launcher on machines that lack something: copies of it in empty checkouts, with a PATH that
+-- holds only what the case allows.
+local command = require "spec.cli.command"
+
+local lfs = require "lfs"
+
+local folder, programs
+
+-- What the launcher may lean on: the programs of every Debian.
+local essential = {
+    "bash", "cat", "chmod", "dirname", "env", "find", "flock", "grep", "id", "mkdir", "mv",
+    "nproc", "readlink", "rm", "sleep", "tail", "touch",
+}
+
+local function link(name)
+    local path = command.shell("command -v " .. name).out:match "%S+"
+    assert(lfs.link(assert(path, name), programs .. "/" .. name, true))
+end
+
+local function program(name, text)
+    command.write(programs .. "/" .. name, "#!/bin/bash\n" .. text .. "\n")
+    command.shell("chmod +x " .. programs .. "/" .. name)
+end
+
+-- A checkout that holds the launcher alone, run with the programs of the case alone.
+local function run(words)
+    return command.shell(("cd %s/checkout && env -i PATH=%s ./cplab %s"):format(
+        folder, programs, words))
+end
+
+local function set_up()
+    folder = command.folder()
+    programs = folder .. "/programs"
+    lfs.mkdir(programs)
+    lfs.mkdir(folder .. "/checkout")
+    command.shell(("cp %s/cplab %s/checkout/cplab"):format(command.root, folder))
+    for _, name in ipairs(essential) do link(name) end
+end
+
+local lacking = "gcc libc6-dev make cmake pkg-config libluajit-5.1-dev libopenblas-pthread-dev"
+local install = "apt-get install -y --no-install-recommends " .. lacking
+
+describe("the launcher on a machine without packages", function()
+    before_each(set_up)
+    after_each(function() command.remove(folder) end)
+
+    it("prints the exact command to who is not root", function()
+        program("id", "echo 1000")
+        program("apt-get", "echo must not run >&2; exit 9")
+        assert.same({ status = 3, out = "", err = ("cplab: missing: %s; as root, run:\n"
+            .. "  apt-get update && %s\n"):format(lacking, install) }, run "doctor")
+    end)
+
+    it("installs them for root, and says so where they do not come", function()
+        program("id", "echo 0")
+        program("apt-get", ("echo $DEBIAN_FRONTEND \"$@\" >>%s/calls"):format(folder))
+        assert.same({ status = 3, out = "", err = ("cplab: installing packages: %s\n"
+            .. "cplab: still missing after the installation: %s \n"):format(lacking, lacking) },
+            run "doctor")
+        assert.equal(("noninteractive update\nnoninteractive %s -o DPkg::Lock::Timeout=600\n")
+            :format(install:match " (.*)"), command.read(folder .. "/calls"))
+    end)
+
+    local failures = {
+        { "E: Failed to fetch some/where  Temporary failure resolving 'some'",
+            "the network or the package server cannot be reached" },
+        { "E: Unable to locate package cmake", "this system does not offer them" },
+        { "dpkg was interrupted", "apt-get failed" },
+    }
+    for _, row in ipairs(failures) do
+        it("says why an installation failed: " .. row[2], function()
+            program("id", "echo 0")
+            program("apt-get", ("[ $1 = update ] || { echo %q; exit 100; }"):format(row[1]))
+            assert.same({ status = 3, out = "", err = ("cplab: installing packages: %s\n"
+                .. "cplab: cannot install %s: %s, see .build/install.log\n"):format(lacking,
+                    lacking, row[2]) }, run "doctor")
+            assert.equal(row[1] .. "\n", command.read(folder .. "/checkout/.build/install.log"))
+        end)
+    end
+
+    it("says what to install where there is no apt-get", function()
+        assert.same({ status = 3, out = "",
+            err = ("cplab: missing: %s; install them (there is no apt-get here)\n"):format(
+                lacking) }, run "doctor")
+    end)
+
+    it("needs nothing to explain test", function()
+        assert.equal(0, run("test --help").status)
+    end)
+end)
+
+describe("the launcher on a machine with all packages", function()
+    -- Fakes of the tools: what they did stands in `calls`.
+    before_each(function()
+        set_up()
+        program("cc", "exit 0")
+        program("make", "exit 0")
+        program("pkg-config", "exit 0")
+        program("cmake", ([[
+echo "$@" >>%s/calls
+[ ! -e %s/checkout/broken ] || { echo "core/a.c:3:1: error: no such thing"; exit 1; }
+sleep 0.2
+if [ "$1" = --build ]; then
+    mkdir -p "$2/bin"
+    printf '#!/bin/bash\necho "ran $(basename "$1") $2"\n' >"$2/bin/cplab-host"
+    chmod +x "$2/bin/cplab-host"
+fi]]):format(folder, folder))
+        link "basename"
+        for _, name in ipairs { "core", "kernels", "bindings", "spec" } do
+            lfs.mkdir(folder .. "/checkout/" .. name)
+        end
+        lfs.mkdir(folder .. "/checkout/spec/c")
+        command.write(folder .. "/checkout/CMakeLists.txt", "")
+    end)
+    after_each(function() command.remove(folder) end)
+
+    local function n_builds()
+        local _, n = (command.read(folder .. "/calls") or ""):gsub("%-%-build", "")
+        return n
+    end
+
+    it("builds once, then runs at once", function()
+        assert.same({ status = 0, out = "ran main.lua doctor\n",
+            err = "cplab: building release ...\n" }, run "doctor")
+        assert.same({ status = 0, out = "ran main.lua doctor\n", err = "" }, run "doctor")
+        assert.equal(1, n_builds())
+    end)
+
+    it("builds again when a source changes, comes or goes", function()
+        run "doctor"
+        local source = folder .. "/checkout/core/a.c"
+        for _, change in ipairs { "echo 1 >", "echo 2 >", "rm " } do
+            command.shell(change .. source)
+            assert.equal("cplab: building release ...\n", run("doctor").err)
+            assert.equal("", run("doctor").err)
+        end
+        assert.equal(4, n_builds())
+    end)
+
+    it("builds from nothing in a checkout that was moved", function()
+        run "doctor"
+        command.write(folder .. "/checkout/.build/release/stale", "")
+        command.shell(("mv %s/checkout %s/moved && mkdir %s/checkout && "
+            .. "mv %s/moved/* %s/moved/.build %s/checkout && mv %s/checkout %s/other && "
+            .. "ln -s other %s/checkout"):format(folder, folder, folder, folder, folder, folder,
+                folder, folder, folder))
+        assert.equal("cplab: building release ...\n", run("doctor").err)
+        assert.is_nil(command.read(folder .. "/other/.build/release/stale"))
+    end)
+
+    it("names the first error of a build, and tries again", function()
+        command.write(folder .. "/checkout/broken", "")
+        local result = run "doctor"
+        assert.same({ status = 3, out = "", err = "cplab: building release ...\n"
+            .. "cplab: cannot configure (core/a.c:3:1: error: no such thing), "
+            .. "see .build/release.log\n" }, result)
+        os.remove(folder .. "/checkout/broken")
+        assert.equal(0, run("doctor").status)
+    end)
+
+    it("builds once where two first calls meet", function()
+        local both = command.shell(("cd %s/checkout && export PATH=%s && "
+            .. "{ ./cplab a & ./cplab b & wait; }"):format(folder, programs))
+        assert.same({ 0, 1 }, { both.status, n_builds() })
+        assert.truthy(both.out:find "ran main.lua a\n")
+        assert.truthy(both.out:find "ran main.lua b\n")
+    end)
+
+    it("knows only the builds that there are", function()
+        local result = command.shell(("cd %s/checkout && env -i PATH=%s CPLAB_VARIANT=fast "
+            .. "./cplab doctor"):format(folder, programs))
+        assert.same({ status = 3, out = "",
+            err = "cplab: CPLAB_VARIANT is release, check or address, not fast\n" }, result)
+    end)
+end)
+
+describe("the launcher of this checkout", function()
+    it("starts in under a second when nothing changed", function()
+        command.cplab { "--version" }
+        local seconds = tonumber(command.shell("bash -c 'TIMEFORMAT=%R; time " .. command.root
+            .. "/cplab --version >/dev/null'").err)
+        assert.is_true(seconds < 1)
+    end)
+
+    it("is called by CI", function()
+        assert.truthy(command.read(command.root .. "/.ci/run"):find("\nexec ./cplab test --all\n",
+            1, true))
+    end)
+end)

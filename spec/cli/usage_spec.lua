@@ -1,0 +1,96 @@
+-- The command line itself: help, version, and wrong words.
+local command = require "spec.cli.command"
+
+describe("cplab", function()
+    it("prints its version", function()
+        assert.same({ status = 0, out = "cplab 0.1.0\n", err = "" }, command.cplab { "--version" })
+    end)
+
+    for _, words in ipairs { {}, { "run" }, { "show" }, { "report" }, { "compare" }, { "doctor" },
+        { "test" } } do
+        local name = table.concat(words)
+        it(("explains itself: %s --help"):format(name), function()
+            words[#words + 1] = "--help"
+            local result = command.cplab(words)
+            assert.same({ 0, "" }, { result.status, result.err })
+            assert.truthy(result.out:find("Usage: .*cplab " .. name))
+        end)
+    end
+
+    it("lists the commands that there are, and no others", function()
+        local list = command.cplab({ "--help" }).out:match "Commands:\n(.-)\n\n"
+        local names = {}
+        for line in list:gmatch "[^\n]+" do names[#names + 1] = line:match "^   (%l+)" end
+        assert.same({ "run", "show", "report", "compare", "doctor", "test" }, names)
+    end)
+
+    it("wants a command", function()
+        local result = command.cplab {}
+        assert.same({ 2, "" }, { result.status, result.out })
+        assert.truthy(result.err:find("Usage: cplab", 1, true))
+    end)
+
+    local wrong = {
+        { { "rnu" }, "unknown command 'rnu'; did you mean 'run'?" },
+        { { "run" }, "missing argument 'file'" },
+        { { "run", "--jsn", "x", "f" }, "unknown option '--jsn'; did you mean '--json'?" },
+        { { "run", "f", "--ranks", "0" }, "--ranks takes a whole number >= 1, got '0'" },
+        { { "run", "f", "--iters", "1.5" }, "--iters takes a whole number >= 1, got '1.5'" },
+        { { "run", "f", "--warmup=-1" }, "--warmup takes a whole number >= 0, got '-1'" },
+        { { "run", "f", "--seed", "x" }, "--seed takes a whole number >= 0, got 'x'" },
+        { { "run", "f", "--deadline", "0" }, "--deadline takes seconds > 0, got '0'" },
+        { { "run", "f", "--dtype", "f23" },
+            "argument for option '--dtype' must be one of 'f64', 'f32'" },
+        { { "run", "f", "--device", "tpu" }, "argument for option '--device' must be one of "
+            .. "'cpu', 'cuda', 'cuda-emulated'" },
+        { { "route", "--cp", "4" }, "unknown command 'route'" },
+    }
+    for _, row in ipairs(wrong) do
+        it("refuses " .. table.concat(row[1], " "), function()
+            assert.same({ status = 2, out = "",
+                err = ("cplab: %s (see ./cplab --help)\n"):format(row[2]) }, command.cplab(row[1]))
+        end)
+    end
+
+    it("says which devices this build has", function()
+        assert.same({ status = 3, out = "",
+            err = "cplab: device cuda: this build has only the device cpu\n" },
+            command.cplab { "run", "f.lua", "--device", "cuda" })
+    end)
+
+    it("knows this machine", function()
+        local result = command.cplab { "doctor" }
+        assert.same({ 0, "" }, { result.status, result.err })
+        for _, name in ipairs { "cplab", "commit", "luajit", "machine", "devices", "cuda" } do
+            assert.truthy(("\n" .. result.out):find("\n" .. name .. " +%S"), name)
+        end
+    end)
+end)
+
+describe("cplab test", function()
+    it("refuses what it does not know", function()
+        assert.same({ status = 2, out = "",
+            err = "cplab: test: unknown option --al (see ./cplab test --help)\n" },
+            command.cplab { "test", "--al" })
+        assert.same({ status = 2, out = "", err = "cplab: test: there is no no/such\n" },
+            command.cplab { "test", "no/such" })
+        assert.same({ status = 2, out = "", err = "cplab: test: --all takes no paths\n" },
+            command.cplab { "test", "--all", "spec" })
+    end)
+
+    it("runs a spec from anywhere and counts it", function()
+        local folder = command.folder()
+        finally(function() command.remove(folder) end)
+        command.write(folder .. "/one_spec.lua", [[
+describe("numbers", function()
+    it("add", function() assert.equal(2, 1 + 1) end)
+    it("do not lie", function() assert.equal(3, 1 + 1) end)
+end)
+]])
+        local result = command.cplab { "test", folder }
+        assert.equal(1, result.status)
+        assert.truthy(result.out:find "\n1 passed, 1 failed, 0 skipped\n$")
+        result = command.cplab { "test", folder .. "/one_spec.lua" }
+        assert.truthy(result.out:find "\n1 passed, 1 failed, 0 skipped\n$")
+    end)
+end)

@@ -1,0 +1,240 @@
+-- The rules of the house that a program can hold: what lies where, who includes whom, and sizes.
+local lfs = require "lfs"
+
+local environment = require "cplab.environment"
+
+local root = environment.root()
+
+-- The folders that hold our own text, and what may lie beside them.
+local top = {
+    ["README.md"] = true, LICENSE = true, ["CMakeLists.txt"] = true, cplab = true, core = true,
+    kernels = true, bindings = true, lua = true, experiments = true, spec = true, [".ci"] = true,
+    [".clang-format"] = true, [".clang-tidy"] = true, [".gitignore"] = true,
+    [".luacheckrc"] = true,
+}
+local folders = { "core", "kernels", "bindings", "lua", "experiments", "spec" }
+
+-- A file may include its own folder and lower levels only.
+local levels = {
+    base = 0, layout = 1, comm = 1, trace = 1, kernels = 1, tensor = 2, exchange = 3, layer = 4,
+    bindings = 5, spec = 6,
+}
+
+local function walk(folder, list)
+    for name in lfs.dir(root .. "/" .. folder) do
+        if name:sub(1, 1) ~= "." then
+            local path = folder .. "/" .. name
+            local mode = lfs.attributes(root .. "/" .. path, "mode")
+            if mode == "directory" then walk(path, list) else list[#list + 1] = path end
+        end
+    end
+    return list
+end
+
+local function files(pattern)
+    local list = {}
+    for _, folder in ipairs(folders) do
+        for _, path in ipairs(walk(folder, {})) do
+            if path:find(pattern) then list[#list + 1] = path end
+        end
+    end
+    table.sort(list)
+    return list
+end
+
+local function read(path)
+    local file = assert(io.open(root .. "/" .. path, "rb"))
+    local text = file:read "*a"
+    file:close()
+    return text
+end
+
+local function lines_of(path)
+    local list = {}
+    for line in (read(path) .. "\n"):gmatch "(.-)\n" do list[#list + 1] = line end
+    if list[#list] == "" then list[#list] = nil end
+    return list
+end
+
+local function none(wrong)
+    assert.equal("", table.concat(wrong, "\n"))
+end
+
+-- ---- what wrong means, as functions of texts, so that each has a negative control --------
+
+local function home(path)
+    return path:match "^core/([^/]+)/" or path:match "^([^/]+)/"
+end
+
+-- The folder of an included file, or nil for a system header.
+local function target(path, included)
+    local folder = included:match "^([^/]+)/"
+    if folder and lfs.attributes(root .. "/kernels/" .. folder) then return "kernels" end
+    if folder then return folder end
+    if included == "cplab.h" then return "base" end
+    if lfs.attributes(root .. "/" .. path:match "^(.*)/" .. "/" .. included) then
+        return home(path)
+    end
+    for _, candidate in ipairs { "base", "kernels", "bindings" } do
+        local at = candidate == "base" and "core/base" or candidate
+        if lfs.attributes(("%s/%s/%s"):format(root, at, included)) then return candidate end
+    end
+    return "nowhere"
+end
+
+local function points_down(path, included)
+    local own, other = home(path), target(path, included)
+    if own == other then return true end
+    return levels[own] ~= nil and levels[other] ~= nil and levels[other] < levels[own]
+end
+
+local function too_long(path, lines)
+    local limit = path:find "%.lua$" and 100 or path:find "%.[ch]$" and 80
+    for i, line in ipairs(lines) do
+        -- A character of UTF-8 is one column.
+        local _, columns = line:gsub("[^\128-\191]", "")
+        if limit and columns > limit then return ("%s:%d"):format(path, i) end
+    end
+    return nil
+end
+
+-- The first function whose body is longer than `limit` lines.
+local function long_function(path, lines, limit)
+    local is_c, start = path:find "%.[ch]$", nil
+    for i, line in ipairs(lines) do
+        if is_c and line == "{" or not is_c and line:find "^l?o?c?a?l? ?function " then
+            start = i
+        elseif start and line:find(is_c and "^}" or "^end") then
+            if i - start > limit then return ("%s:%d"):format(path, start) end
+            start = nil
+        end
+    end
+    return nil
+end
+
+local open_ends = { "TO" .. "DO", "FIX" .. "ME", "X" .. "XX" }
+
+local function open_end(path, lines)
+    for i, line in ipairs(lines) do
+        for _, word in ipairs(open_ends) do
+            if line:find("%f[%w]" .. word .. "%f[%W]") then return ("%s:%d"):format(path, i) end
+        end
+    end
+    return nil
+end
+
+local vendor = { "mpi%.h", "nccl%.h", "cuda[%w_]*%.h" }
+
+local function vendor_header(included)
+    for _, pattern in ipairs(vendor) do
+        if included:find("^" .. pattern .. "$") then return true end
+    end
+    return false
+end
+
+-- ---- the rules ------------------------------------------------------------------------------
+
+describe("the repository", function()
+    it("holds at its top only what was agreed", function()
+        local wrong = {}
+        local pipe = io.popen("git -C " .. environment.shell_word(root) .. " ls-files 2>&1")
+        for path in pipe:lines() do
+            local name = path:match "^[^/]+"
+            if not path:find "^fatal" and not top[name] then wrong[#wrong + 1] = path end
+        end
+        pipe:close()
+        none(wrong)
+    end)
+
+    it("includes downwards only", function()
+        local wrong = {}
+        for _, path in ipairs(files "%.[ch]$") do
+            for included in read(path):gmatch '#include "([^"]+)"' do
+                if not points_down(path, included) then
+                    wrong[#wrong + 1] = ("%s includes %s"):format(path, included)
+                end
+            end
+        end
+        none(wrong)
+    end)
+
+    it("knows an include that points up, aside or nowhere", function()
+        assert.is_true(points_down("core/layer/gqa.c", "comm/comm.h"))
+        assert.is_true(points_down("core/comm/self.c", "base.h"))
+        assert.is_false(points_down("core/comm/self.c", "tensor/tensor.h"))
+        assert.is_false(points_down("core/comm/self.c", "layout/layout.h"))
+        assert.is_false(points_down("core/base/clock.c", "comm/comm.h"))
+        assert.is_false(points_down("core/base/clock.c", "no_such.h"))
+    end)
+
+    it("keeps vendor headers out", function()
+        local wrong = {}
+        for _, path in ipairs(files "%.[ch]$") do
+            for included in read(path):gmatch '#include [<"]([^>"]+)[>"]' do
+                if vendor_header(included) then wrong[#wrong + 1] = path .. ": " .. included end
+            end
+        end
+        none(wrong)
+        assert.is_true(vendor_header "mpi.h" and vendor_header "cuda_runtime.h")
+        assert.is_false(vendor_header "comm.h")
+    end)
+
+    it("has no file over 600 lines", function()
+        local wrong = {}
+        for _, path in ipairs(files "%.[chu]+$") do
+            if #lines_of(path) > 600 and path ~= "core/cplab.h" then wrong[#wrong + 1] = path end
+        end
+        for _, path in ipairs(files "%.lua$") do
+            if #lines_of(path) > 600 then wrong[#wrong + 1] = path end
+        end
+        none(wrong)
+    end)
+
+    it("has no line over 80 columns in C, 100 in Lua", function()
+        local wrong = {}
+        for _, path in ipairs(files "%.%a+$") do
+            wrong[#wrong + 1] = too_long(path, lines_of(path))
+        end
+        none(wrong)
+        assert.equal("a.c:2", too_long("a.c", { "", ("x"):rep(81) }))
+        assert.is_nil(too_long("a.c", { ("é"):rep(80) }))
+        assert.equal("a.lua:1", too_long("a.lua", { ("x"):rep(101) }))
+    end)
+
+    it("has no function over 60 lines, 100 in a kernel", function()
+        local wrong = {}
+        for _, path in ipairs(files "%.[chl][ua]*$") do
+            local limit = path:find "^kernels/" and 100 or 60
+            if not path:find "^spec/" then
+                wrong[#wrong + 1] = long_function(path, lines_of(path), limit)
+            end
+        end
+        none(wrong)
+        assert.equal("a.c:1", long_function("a.c", { "{", "", "", "}" }, 2))
+        assert.is_nil(long_function("a.c", { "{", "", "}" }, 2))
+        assert.equal("a.lua:1", long_function("a.lua", { "local function f()", "", "", "end" }, 2))
+        assert.equal("a.lua:1", long_function("a.lua", { "function M.f()", "", "", "end" }, 2))
+    end)
+
+    it("leaves nothing open in its text", function()
+        local wrong = {}
+        for _, path in ipairs(files "%.[chl][ua]*$") do
+            wrong[#wrong + 1] = open_end(path, lines_of(path))
+        end
+        none(wrong)
+        assert.equal("a.c:1", open_end("a.c", { "/* " .. open_ends[1] .. ": later */" }))
+    end)
+
+    it("begins every file with what it is", function()
+        local wrong = {}
+        for _, path in ipairs(files "%.lua$") do
+            -- A spec says what it is by the file that it mirrors.
+            local is_spec = path:find "_spec%.lua$"
+            if not is_spec and not read(path):find "^%-%-" then wrong[#wrong + 1] = path end
+        end
+        for _, path in ipairs(files "%.[ch]$") do
+            if not read(path):find "^/%*" then wrong[#wrong + 1] = path end
+        end
+        none(wrong)
+    end)
+end)
