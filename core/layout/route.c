@@ -14,6 +14,7 @@ typedef struct part {
 
 struct cpl_route {
     cpli_ends ends;
+    int n_ranks; /* kept, since destroy must not touch what it borrows */
     char *text;
     part *parts;
 };
@@ -85,7 +86,8 @@ static cpl_status create(const cpl_layout *from, const cpl_layout *to,
     cpl_route *route;
     CPL_TRY(CPL_ALLOC(1, &route));
     route->ends = (cpli_ends){from, to, view};
-    CPL_TRY_GO(CPL_ALLOC(cpl_layout_n_ranks(from), &route->parts), fail);
+    route->n_ranks = cpl_layout_n_ranks(from);
+    CPL_TRY_GO(CPL_ALLOC(route->n_ranks, &route->parts), fail);
     CPL_TRY_GO(cpli_text(&route->text, "%s -> %s", cpl_layout_describe(from),
                          view != NULL ? cpl_view_describe(view)
                                       : cpl_layout_describe(to)),
@@ -137,7 +139,7 @@ void cpl_route_destroy(cpl_route *route)
     if (route == NULL)
         return;
     if (route->parts != NULL)
-        for (int rank = 0; rank < cpl_route_n_ranks(route); rank++)
+        for (int rank = 0; rank < route->n_ranks; rank++)
             clear(&route->parts[rank]);
     cpli_free(route->parts);
     cpli_free(route->text);
@@ -148,7 +150,7 @@ void cpl_route_destroy(cpl_route *route)
 
 int cpl_route_n_ranks(const cpl_route *route)
 {
-    return cpl_layout_n_ranks(route->ends.from);
+    return route->n_ranks;
 }
 
 bool cpl_route_is_identity(const cpl_route *route)

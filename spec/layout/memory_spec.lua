@@ -148,6 +148,39 @@ describe("a failing allocation", function()
     end)
 end)
 
+-- A collector destroys in any order. The sanitized build is what sees a touch of freed memory.
+describe("destroying", function()
+    before_each(still)
+    after_each(moving)
+
+    it("touches nothing that was borrowed and is gone", function()
+        local before = live_blocks()
+        local stream = thd()
+        local z, c = layout(stream, "zigzag"), layout(stream, "custom")
+        local view = create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z)
+        local routes = {
+            create("cpl_route", C.cpl_route_destroy, C.cpl_route_create, z, c),
+            create("cpl_route", C.cpl_route_destroy, C.cpl_route_to_view, view),
+        }
+        for _, r in ipairs(routes) do
+            C.cpl_route_rank(r, 1, ffi.new "cpl_route_part")
+        end
+        C.cpl_stream_destroy(ffi.gc(stream, nil))
+        for _, l in ipairs { z, c } do C.cpl_layout_destroy(ffi.gc(l, nil)) end
+        C.cpl_view_destroy(ffi.gc(view, nil))
+        for _, r in ipairs(routes) do C.cpl_route_destroy(ffi.gc(r, nil)) end
+        assert.equal(before, live_blocks())
+    end)
+
+    it("accepts nothing", function()
+        C.cpl_stream_destroy(nil)
+        C.cpl_layout_destroy(nil)
+        C.cpl_view_destroy(nil)
+        C.cpl_route_destroy(nil)
+        C.cpl_free(nil)
+    end)
+end)
+
 describe("refused input", function()
     before_each(still)
     after_each(moving)

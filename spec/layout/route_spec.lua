@@ -202,6 +202,22 @@ describe("every route", function()
     end)
 end)
 
+describe("a route from a wholly reversed order", function()
+    it("is in position order all the same", function()
+        local s, ranks = thd { lengths = { 512 } }, { {}, {} }
+        for p = 255, 0, -1 do
+            table.insert(ranks[1], { 2 * p, 1 })
+            table.insert(ranks[2], { 2 * p + 1, 1 })
+        end
+        local reversed = layout.custom(s, { ranks = ranks })
+        local contiguous = layout.contiguous(s, { cp = 2 })
+        check_pair("reversed", reversed, contiguous)
+        check_pair("reversed", contiguous, reversed)
+        check_segments("reversed", cplab.route(reversed, contiguous))
+        check_segments("reversed", cplab.route(contiguous, reversed))
+    end)
+end)
+
 describe("a large route", function()
     it("of 2^40 positions is a handful of segments", function()
         local s = thd { lengths = { 2 ^ 39, 2 ^ 39 } }
