@@ -160,7 +160,7 @@ describe("destroying", function()
         local view = create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z)
         local routes = {
             create("cpl_route", C.cpl_route_destroy, C.cpl_route_create, z, c),
-            create("cpl_route", C.cpl_route_destroy, C.cpl_route_to_view, view),
+            (create("cpl_route", C.cpl_route_destroy, C.cpl_route_to_view, view)),
         }
         for _, r in ipairs(routes) do
             C.cpl_route_rank(r, 1, ffi.new "cpl_route_part")
