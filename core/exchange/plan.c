@@ -12,28 +12,28 @@ static const char method_names[] = "copy";
 /* ---- making: arguments ------------------------------------------------------
  */
 
+/* NULL or "auto": the first one that works on the transport. */
 static cpl_status find_method(const char *name, const cpl_comm *comm,
                               const cpli_method **out)
 {
-    bool is_auto = name == NULL || strcmp(name, "auto") == 0;
+    const char *wanted = name == NULL ? "auto" : name;
+    bool is_auto = strcmp(wanted, "auto") == 0;
+    bool is_known = is_auto;
     for (int i = 0; i < N_METHODS; i++) {
-        bool is_named = !is_auto && strcmp(name, methods[i]->name) == 0;
-        if ((is_auto || is_named) && methods[i]->applies(comm)) {
+        bool fits = is_auto || strcmp(wanted, methods[i]->name) == 0;
+        is_known = is_known || fits;
+        if (fits && methods[i]->applies(comm)) {
             *out = methods[i];
             return CPL_OK;
         }
-        if (is_named)
-            return cpli_fail(CPL_UNSUPPORTED,
-                             "exchange: method \"%s\" does not work on the %s "
-                             "transport",
-                             name, cpl_comm_transport(comm));
     }
-    if (is_auto)
+    if (is_known)
         return cpli_fail(CPL_UNSUPPORTED,
-                         "exchange: no method for the %s transport",
-                         cpl_comm_transport(comm));
+                         "exchange: method \"%s\" does not work on the %s "
+                         "transport",
+                         wanted, cpl_comm_transport(comm));
     return cpli_fail(CPL_INVALID,
-                     "exchange: no method \"%s\"; there are: %s, auto", name,
+                     "exchange: no method \"%s\"; there are: %s, auto", wanted,
                      method_names);
 }
 
