@@ -9,12 +9,14 @@ static cpl_status tabulate(const cpl_stream *stream,
                            const cpl_layout_options *options, int n_ranks,
                            cpli_table **out)
 {
-    if (options->runs == NULL || options->n_runs == NULL)
+    if (options->n_runs == NULL)
         return cpli_fail(CPL_INVALID, "layout.custom: no runs given");
     for (int rank = 0; rank < n_ranks; rank++)
-        if (options->n_runs[rank] < 0)
+        if (options->n_runs[rank] < 0 ||
+            (options->n_runs[rank] > 0 && options->runs == NULL))
             return cpli_fail(CPL_INVALID,
-                             "layout.custom: rank %d has %" PRId64 " runs",
+                             "layout.custom: rank %d has %" PRId64
+                             " runs, of which none is given",
                              rank, options->n_runs[rank]);
     return cpli_table_create("layout.custom", cpl_stream_n_positions(stream),
                              n_ranks, options->runs, options->n_runs, out);

@@ -47,8 +47,6 @@ static bool fit_order(cpl_layout *guess, const cpl_layout *layout)
     cpli_cursor at = {0}, layout_at = {0};
     for (int i = 0; i < n; i++)
         guess->order[i] = guess->logical[i] = i;
-    if (cpl_stream_n_positions(guess->stream) == 0)
-        return true;
     for (int i = 0; i < n; i++) {
         cpli_piece first, found;
         cpli_at_slot(guess, i, 0, &at, &first);
@@ -106,21 +104,25 @@ cpl_status cpli_layout_identify(const cpl_layout *layout, uint64_t *out)
     int n = cpl_layout_n_ranks(layout);
     int64_t group[] = {layout->cp, layout->tp};
     uint64_t seed = cpl_hash(layout->stream->digest, group, sizeof group);
-    const cpli_kind *kind = NULL;
+    if (cpl_stream_n_positions(layout->stream) == 0) {
+        *out = seed; /* nobody holds anything, whatever the kind and order */
+        return CPL_OK;
+    }
     cpl_layout guess = *layout;
     guess.table = NULL;
     guess.order = guess.logical = NULL;
     CPL_TRY_GO(CPL_ALLOC(n, &guess.order), done);
     CPL_TRY_GO(CPL_ALLOC(n, &guess.logical), done);
-    for (int i = 0; (kind = cpli_kind_at(i)) != NULL; i++)
-        if (kind == layout->kind || is_kind(kind, layout, &guess))
-            break;
-    if (layout->table != NULL && kind == layout->kind)
-        *out = run_digest(seed, layout);
+    int i = 0;
+    while (cpli_kind_at(i) != layout->kind &&
+           !is_kind(cpli_kind_at(i), layout, &guess))
+        i++;
+    if (cpli_kind_at(i) != layout->kind)
+        *out = name_digest(seed, cpli_kind_at(i)->name, guess.order, n);
+    else if (layout->table == NULL)
+        *out = name_digest(seed, layout->kind->name, layout->order, n);
     else
-        *out =
-            name_digest(seed, kind->name,
-                        kind == layout->kind ? layout->order : guess.order, n);
+        *out = run_digest(seed, layout);
 done:
     cpli_free(guess.logical);
     cpli_free(guess.order);

@@ -51,6 +51,9 @@ typedef struct cpli_piece {
     int64_t length;
 } cpli_piece;
 
+/* Sorts by position. */
+void cpli_sort_pieces(cpli_piece *pieces, int64_t n);
+
 /*
  * A layout that has no closed form: its maximal pieces twice, by (rank, slot)
  * and by position. Ranks are group ranks.

@@ -18,8 +18,6 @@ typedef struct sink {
     int64_t *first;     /* of each peer; while counting, [peer + 1] counts */
     cpl_segment *items; /* NULL: only count */
     cpl_segment last;   /* still growing; length 0: none */
-    int sender;         /* >= 0: keep what this rank sends, seen from it, ... */
-    int viewer;         /* ... to this one, whose view is walked */
 } sink;
 
 static void flush(sink *to)
@@ -43,14 +41,6 @@ static bool goes_on(const cpl_segment *last, const cpl_segment *next)
 
 static void emit(sink *to, cpl_segment segment)
 {
-    if (to->sender >= 0) {
-        if (segment.peer != to->sender)
-            return;
-        int64_t slot = segment.slot;
-        segment.slot = segment.peer_slot;
-        segment.peer_slot = slot;
-        segment.peer = to->viewer;
-    }
     if (to->last.length > 0 && goes_on(&to->last, &segment)) {
         to->last.length += segment.length;
         return;
@@ -108,26 +98,96 @@ static cpl_status walk_view(const cpl_view *view, int rank, sink *to)
     return status;
 }
 
-/* What the rank sends to a view is what others see of it. */
-static cpl_status walk_viewers(const cpl_view *view, int rank, sink *to)
+/* ---- what a rank sends to a view: what others see of it ---- */
+
+/* The rank's runs in position order. */
+static cpl_status list_mine(const cpl_layout *layout, int rank,
+                            cpli_piece **out, int64_t *n_out)
 {
-    bool *marks;
-    int n = cpl_layout_n_ranks(view->layout);
-    cpli_walk walk = cpli_walk_begin(view->layout, rank);
-    cpli_piece run;
-    cpl_status status = CPL_ALLOC(n, &marks);
-    if (status != CPL_OK)
-        return status;
-    while (cpli_walk_next(&walk, &run))
-        cpli_view_reach(view, run.start, run.length, marks);
-    to->sender = rank;
-    for (to->viewer = 0; to->viewer < n; to->viewer++)
-        if (marks[to->viewer])
-            CPL_TRY_GO(walk_view(view, to->viewer, to), done);
-done:
-    cpli_free(marks);
+    int64_t n;
+    cpli_piece *mine, *next;
+    CPL_TRY(cpl_layout_n_runs(layout, rank, &n));
+    CPL_TRY(CPL_ALLOC(n, &mine));
+    cpli_walk walk = cpli_walk_begin(layout, rank);
+    for (next = mine; cpli_walk_next(&walk, next); next++)
+        continue;
+    cpli_sort_pieces(mine, n);
+    *out = mine;
+    *n_out = n;
+    return CPL_OK;
+}
+
+/* The first of the sorted runs that ends after `position`. */
+static int64_t first_after(const cpli_piece *mine, int64_t n, int64_t position)
+{
+    int64_t low = 0, high = n;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (mine[middle].start + mine[middle].length <= position)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* What a viewer sees of mine in one of its runs, `seen`. */
+static void cut_mine(const cpli_piece *mine, int64_t n, cpli_piece seen,
+                     sink *to)
+{
+    int64_t end = seen.start + seen.length;
+    int64_t i = first_after(mine, n, seen.start);
+    for (; i < n && mine[i].start < end; i++) {
+        int64_t p = cpli_max(seen.start, mine[i].start);
+        int64_t stop = cpli_min(end, mine[i].start + mine[i].length);
+        cpl_segment segment = {
+            .peer = seen.rank,
+            .position = p,
+            .slot = mine[i].slot + p - mine[i].start,
+            .peer_slot = seen.slot + p - seen.start,
+            .length = stop - p,
+        };
+        emit(to, segment);
+    }
+}
+
+static cpl_status walk_viewer(const cpl_view *view, int viewer,
+                              const cpli_piece *mine, int64_t n, sink *to)
+{
+    cpli_runs list = {0};
+    int64_t slot = 0;
+    cpl_status status = cpli_view_list(view, viewer, &list);
+    for (int64_t i = 0; i < list.n && status == CPL_OK; i++) {
+        int64_t start = list.items[i].start, length = list.items[i].length;
+        if (start >= 0)
+            cut_mine(mine, n, (cpli_piece){viewer, start, slot, length}, to);
+        slot += length;
+    }
+    cpli_free(list.items);
     return status;
 }
+
+static cpl_status walk_viewers(const cpl_view *view, int rank, sink *to)
+{
+    cpl_status status;
+    bool *marks = NULL;
+    cpli_piece *mine = NULL;
+    int64_t n;
+    int n_ranks = cpl_layout_n_ranks(view->layout);
+    CPL_TRY_GO(list_mine(view->layout, rank, &mine, &n), done);
+    CPL_TRY_GO(CPL_ALLOC(n_ranks, &marks), done);
+    for (int64_t i = 0; i < n; i++)
+        cpli_view_reach(view, mine[i].start, mine[i].length, marks);
+    for (int viewer = 0; viewer < n_ranks; viewer++)
+        if (marks[viewer])
+            CPL_TRY_GO(walk_viewer(view, viewer, mine, n, to), done);
+done:
+    cpli_free(marks);
+    cpli_free(mine);
+    return status;
+}
+
+/* ---- either side ---- */
 
 static cpl_status walk_side(const cpli_ends *ends, int rank, bool is_send,
                             sink *to)
@@ -200,7 +260,7 @@ cpl_status cpli_segments_collect(const cpli_ends *ends, int rank, bool is_send,
 {
     cpl_status status;
     int n_ranks = cpl_layout_n_ranks(ends->from);
-    sink to = {.sender = -1};
+    sink to = {0};
     void *items = NULL;
     CPL_TRY_GO(CPL_ALLOC(n_ranks + 1, &to.first), fail);
     CPL_TRY_GO(walk_side(ends, rank, is_send, &to), fail);

@@ -62,7 +62,7 @@ static cpl_status describe(cpl_stream *stream)
     int64_t n_real = 0;
     for (int64_t i = 0; i < n; i++)
         n_real += stream->real[i];
-    char *plural = n == 1 ? "" : "s";
+    const char *plural = n == 1 ? "" : "s";
     if (n_real == n_positions)
         return cpli_text(&stream->text,
                          "thd of %" PRId64 " sequence%s, %" PRId64 " positions",

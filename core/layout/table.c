@@ -15,6 +15,11 @@ static int compare_starts(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+void cpli_sort_pieces(cpli_piece *pieces, int64_t n)
+{
+    qsort(pieces, (size_t)n, sizeof *pieces, compare_starts);
+}
+
 static cpl_status check_run(const char *who, const cpl_run *run, int rank,
                             int64_t i, int64_t n_positions)
 {
@@ -94,8 +99,7 @@ cpl_status cpli_table_create(const char *who, int64_t n_positions, int n_ranks,
     CPL_TRY_GO(place(table, who, n_positions, n_ranks, runs, n_runs), fail);
     memcpy(table->by_position, table->by_slot,
            (size_t)table->n_pieces * sizeof *table->by_slot);
-    qsort(table->by_position, (size_t)table->n_pieces,
-          sizeof *table->by_position, compare_starts);
+    cpli_sort_pieces(table->by_position, table->n_pieces);
     CPL_TRY_GO(check_partition(table, who, n_positions), fail);
     *out = table;
     return CPL_OK;
