@@ -199,7 +199,8 @@ CPL_API const cpl_stream *cpl_layout_stream(const cpl_layout *layout);
 CPL_API int cpl_layout_cp(const cpl_layout *layout);
 CPL_API int cpl_layout_tp(const cpl_layout *layout);
 CPL_API int cpl_layout_n_ranks(const cpl_layout *layout);
-/* A digest of stream, group and every run; equal layouts have equal digests. */
+/* A digest of stream, group and every run, whatever kind they were made by:
+ * equal layouts have equal digests. */
 CPL_API uint64_t cpl_layout_digest(const cpl_layout *layout);
 CPL_API bool cpl_layout_equal(const cpl_layout *a, const cpl_layout *b);
 /* "zigzag, cp 4, thd of 3 sequences, 64 positions"; valid as long as the
@@ -319,6 +320,7 @@ CPL_API cpl_status cpl_route_inverse(const cpl_route *route, cpl_route **out);
 CPL_API void cpl_route_destroy(cpl_route *route);
 
 CPL_API int cpl_route_n_ranks(const cpl_route *route);
+/* Whether every row stays in its slot; never said of a view. */
 CPL_API bool cpl_route_is_identity(const cpl_route *route);
 /* Digests of stream + layout on either side. */
 CPL_API uint64_t cpl_route_source_digest(const cpl_route *route);

@@ -224,6 +224,14 @@ describe("equality", function()
         for _, other in ipairs(others) do assert.is_false(z:equals(other)) end
     end)
 
+    it("sees that nobody holds anything of an empty stream, in any order", function()
+        local none = thd { lengths = { 0 } }
+        local a = layout.contiguous(none, { cp = 2, group_order = { 1, 0 } })
+        assert.is_true(a:equals(layout.zigzag(none, { cp = 2 })))
+        assert.is_true(a:equals(layout.custom(none, { ranks = { {}, {} } })))
+        assert.is_false(a:equals(layout.contiguous(none, { cp = 3 })))
+    end)
+
     it("of two runs of a custom layout that are swapped is no equality", function()
         local a = layout.custom(s, { ranks = { { { 0, 4 }, { 8, 24 } }, { { 4, 4 } } } })
         local b = layout.custom(s, { ranks = { { { 8, 24 }, { 0, 4 } }, { { 4, 4 } } } })
