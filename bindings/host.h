@@ -44,6 +44,9 @@ CPL_API cpl_status cpl_store_put(const char *name, const void *data,
 CPL_API const void *cpl_store_get(const char *name, size_t *bytes);
 CPL_API void cpl_store_clear(void); /* only while no rank runs */
 
+/* Which kernels the matrix library runs, "SkylakeX". */
+CPL_API const char *cpl_host_blas_core(void);
+
 /* Whether file descriptor fd is a terminal. */
 CPL_API bool cpl_host_is_terminal(int fd);
 

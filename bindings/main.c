@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "blas.h"
 #include "host.h"
 #include "state.h"
 
@@ -54,6 +55,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: cplab-host SCRIPT [ARGUMENTS...]\n");
         return 2;
     }
+    host_blas_restart(argv);
     cpl_kernels_one_thread();
     lua_State *L = host_state_open();
     if (L == NULL) {
