@@ -181,8 +181,8 @@ typedef struct cpli_view_kind cpli_view_kind;
 struct cpl_view {
     const cpli_view_kind *kind;
     const cpl_layout *layout;
-    int64_t size; /* halo: width; shift: k */
-    bool real_only;
+    int64_t size;   /* halo: width; shift: k */
+    bool real_only; /* whether the spans that it is made of hold no padding */
     uint64_t digest;
     char *text;
 };

@@ -12,8 +12,6 @@ struct cpli_view_kind {
     /* Appends the runs that the rank's spans ask for. */
     cpl_status (*list)(const cpl_view *view, cpl_span *spans, int64_t n,
                        cpli_runs *out);
-    /* Which spans `list` gets. */
-    bool real_only_spans;
     /* A position p is seen only by ranks that hold some of p + near ..
      * p + far; with anywhere, by any. */
     bool anywhere;
@@ -66,7 +64,7 @@ static cpl_status list_shift(const cpl_view *view, cpl_span *spans, int64_t n,
         int64_t first = spans[i].offset;
         int64_t end = first + spans[i].length;
         int64_t real = stream->real[spans[i].sequence];
-        int64_t low = cpli_min(end, cpli_max(first, cpli_min(real, -k)));
+        int64_t low = cpli_min(end, cpli_max(first, -k));
         int64_t high = cpli_max(low, cpli_min(end, cpli_min(real, real - k)));
         CPL_TRY(cpli_runs_push(out, -1, low - first));
         CPL_TRY(cpli_runs_push(out, stream->cu[spans[i].sequence] + low + k,
@@ -114,7 +112,6 @@ static cpl_status list_keys(const cpl_view *view, cpl_span *spans, int64_t n,
 static const cpli_view_kind keys = {
     .name = "keys",
     .list = list_keys,
-    .real_only_spans = true,
     .anywhere = true,
 };
 
@@ -188,8 +185,7 @@ cpl_status cpli_view_list(const cpl_view *view, int rank, cpli_runs *out)
 {
     cpl_span *spans;
     int64_t n;
-    bool real_only = view->real_only || view->kind->real_only_spans;
-    CPL_TRY(cpl_layout_spans(view->layout, rank, real_only, &spans, &n));
+    CPL_TRY(cpl_layout_spans(view->layout, rank, view->real_only, &spans, &n));
     cpl_status status = view->kind->list(view, spans, n, out);
     cpli_free(spans);
     return status;

@@ -216,12 +216,14 @@ describe("equality", function()
         assert.is_true(z:equals(layout.zigzag(thd { lengths = { 32 } }, { cp = 2 })))
         local others = {
             layout.zigzag(s, { cp = 2, group_order = { 1, 0 } }),
-            layout.zigzag(s, { cp = 1, tp = 2 }),
+            layout.mirror(s, { cp = 2 }),
             layout.zigzag(thd { lengths = { 32 }, real = { 31 } }, { cp = 2 }),
             layout.zigzag(thd { lengths = { 32, 0 } }, { cp = 2 }),
             layout.zigzag(cplab.stream.sbhd { seqlen = 32 }, { cp = 2 }),
         }
         for _, other in ipairs(others) do assert.is_false(z:equals(other)) end
+        assert.is_false(layout.contiguous(s, { cp = 2 }):equals(
+            layout.contiguous(s, { cp = 1, tp = 2 })))
     end)
 
     it("sees that nobody holds anything of an empty stream, in any order", function()
