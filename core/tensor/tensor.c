@@ -161,6 +161,10 @@ cpl_status cpl_tensor_copy(cpl_tensor *dst, const cpl_tensor *src)
 
 void cpl_tensor_fill(cpl_tensor *tensor, double value)
 {
+    if (value == 0) { /* all bits 0 in every dtype; the common case */
+        memset(tensor->data, 0, cpl_tensor_bytes(tensor));
+        return;
+    }
     int64_t n = cpl_tensor_n_elements(tensor);
     for (int64_t i = 0; i < n; i++)
         cpl_dtype_store(tensor->dtype, tensor->data, i, value);

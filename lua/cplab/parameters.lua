@@ -67,11 +67,19 @@ function M.new(comm, dtype, layers)
     return self
 end
 
---- Draws every value anew.
+--- The parameters become those of a seed. Drawing costs more than copying, so the first values
+-- are kept for the next time.
 function Parameters:draw(seed)
+    if self.drawn_seed == seed then
+        clib.check(C.cpl_tensor_copy(self.weights, self.drawn))
+        return
+    end
     for _, entry in ipairs(self.list) do
         clib.check(C.cpl_layer_init(entry.layer, entry.index, seed, entry.name, entry.weight))
     end
+    self.drawn = self.drawn or rows.new(self.comm, self.dtype, self.n, 1)
+    clib.check(C.cpl_tensor_copy(self.drawn, self.weights))
+    self.drawn_seed = seed
 end
 
 --- Collective. Sums the gradients over the group, in rank order.
