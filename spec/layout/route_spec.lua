@@ -202,6 +202,37 @@ describe("every route", function()
     end)
 end)
 
+-- Published cases of the conversion with tensor parallelism in one exchange, and without: cu, cp,
+-- tp, logical rank -> group rank.
+describe("the published case", function()
+    local published = {
+        { { 0, 16, 40 }, 2, 1 },
+        { { 0, 32, 96, 128 }, 4, 1 },
+        { { 0, 32, 96, 128, 128, 128 }, 4, 1 },
+        { { 0, 16, 40 }, 2, 2, { 0, 2, 1, 3 } },
+        { { 0, 128 }, 4, 2 },
+        { { 0, 32, 96, 128 }, 4, 2, { 0, 4, 1, 5, 2, 6, 3, 7 } },
+        { { 0, 32, 96, 128, 128, 128 }, 2, 4, { 7, 6, 5, 4, 3, 2, 1, 0 } },
+        { { 0, 48, 128 }, 2, 4 },
+        { { 0, 16, 48, 64, 128 }, 4, 2 },
+    }
+    for _, case in ipairs(published) do
+        local cu, cp, tp, order = unpack(case)
+        it(("cu {%s}, cp %d, tp %d, order {%s}"):format(table.concat(cu, ","), cp, tp,
+            table.concat(order or {}, ",")), function()
+            local s = thd { cu_seqlens = cu }
+            local options = { cp = cp, tp = tp, group_order = order }
+            local z, c = layout.zigzag(s, options), layout.contiguous(s, options)
+            for kind, one in pairs { zigzag = z, contiguous = c } do
+                local expected = naive.positions(kind, s, cp, tp, order)
+                for r = 0, cp * tp - 1 do assert.same(expected[r + 1], one:positions(r)) end
+            end
+            check_pair("z to c", z, c)
+            check_pair("c to z", c, z)
+        end)
+    end
+end)
+
 describe("a route from a wholly reversed order", function()
     it("is in position order all the same", function()
         local s, ranks = thd { lengths = { 512 } }, { {}, {} }
