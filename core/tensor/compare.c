@@ -4,6 +4,19 @@
 
 #include "base.h"
 
+/* A norm whose squares vanished is still not 0. */
+static double norm_of(double squares, double largest)
+{
+    return squares == 0 ? largest : sqrt(squares);
+}
+
+/* A NaN must win; a plain maximum would lose it. */
+static void raise_to(double *most, double value)
+{
+    if (!(value <= *most))
+        *most = value;
+}
+
 static void compare_row(const cpl_tensor *x, int64_t row,
                         const cpl_tensor *reference, int64_t reference_row,
                         cpl_difference *sum)
@@ -11,20 +24,21 @@ static void compare_row(const cpl_tensor *x, int64_t row,
     int64_t width = cpl_tensor_width(x);
     double difference = 0;
     double norm = 0;
+    double largest_d = 0;
+    double largest_r = 0;
     for (int64_t j = 0; j < width; j++) {
         double r = cpl_dtype_load(reference->dtype, reference->data,
                                   reference_row * width + j);
         double d = cpl_dtype_load(x->dtype, x->data, row * width + j) - r;
         difference += d * d;
         norm += r * r;
+        raise_to(&largest_d, fabs(d));
+        raise_to(&largest_r, fabs(r));
     }
     sum->difference2 += difference;
     sum->reference2 += norm;
-    /* A NaN must win; a plain maximum would lose it. */
-    if (!(sqrt(difference) <= sum->worst_row))
-        sum->worst_row = sqrt(difference);
-    if (!(sqrt(norm) <= sum->largest_row))
-        sum->largest_row = sqrt(norm);
+    raise_to(&sum->worst_row, norm_of(difference, largest_d));
+    raise_to(&sum->largest_row, norm_of(norm, largest_r));
 }
 
 cpl_status cpl_tensor_difference(const cpl_tensor *x,

@@ -1,0 +1,67 @@
+local policy = require "cplab.policy"
+local schedule = require "cplab.schedule"
+local stream = require "cplab.stream"
+
+local function steps(name, pattern, cp)
+    return policy.steps(policy.resolve(name), schedule.pattern(pattern, #pattern), cp, true)
+end
+
+local function words(list)
+    local out = {}
+    for i, step in ipairs(list) do
+        out[i] = step.op == "convert" and (step.from .. ">" .. step.to) or step.op
+    end
+    return table.concat(out, " ")
+end
+
+describe("policy", function()
+    it("names triples: where the model lives, where GQA and GDN run", function()
+        local p = policy.resolve "mirror"
+        assert.same({ name = "mirror", live = "contiguous", gqa = "mirror", gdn = "contiguous" }, p)
+        p = policy.resolve { "zigzag", "contiguous", "mirror" }
+        assert.equal("zigzag/contiguous/mirror", p.name)
+        assert.equal("mirror", p.gdn)
+    end)
+
+    it("converts around each mixer that runs elsewhere, and never coalesces", function()
+        assert.equal("zigzag>contiguous mixer contiguous>zigzag mlp "
+            .. "zigzag>contiguous mixer contiguous>zigzag mlp mixer mlp",
+            words(steps("zigzag", "GG*", 2)))
+        assert.equal("mixer mlp contiguous>mirror mixer mirror>contiguous mlp",
+            words(steps("mirror", "G*", 4)))
+        assert.equal("mixer mlp mixer mlp", words(steps("native", "G*", 4)))
+    end)
+
+    it("has nothing to convert at cp 1", function()
+        assert.equal("mixer mlp mixer mlp", words(steps("zigzag", "G*", 1)))
+    end)
+
+    it("counts 8 / 12 / 14, 8 / 4 / 2 and 0 conversions at 8 layers", function()
+        local expected = {
+            zigzag = { 8, 12, 14 }, contiguous = { 8, 4, 2 }, mirror = { 8, 4, 2 },
+            native = { 0, 0, 0 },
+        }
+        for name, counts in pairs(expected) do
+            for i, ratio in ipairs { "1:1", "1:3", "1:7" } do
+                local list = policy.steps(policy.resolve(name), schedule.ratio(ratio, 8), 2, true)
+                assert.equal(counts[i], policy.count_conversions(list))
+            end
+        end
+    end)
+
+    it("shares one layout between equal names", function()
+        local s = stream.thd { lengths = { 8, 16 } }
+        local layouts = policy.layouts(policy.resolve "zigzag", s, { cp = 2 })
+        assert.equal(layouts.live, layouts.gqa)
+        assert.not_equal(layouts.live, layouts.gdn)
+    end)
+
+    it("refuses unknown names, with the nearest", function()
+        assert.has_error(function() policy.resolve "mirrow" end,
+            'policy: unknown policy "mirrow"; did you mean "mirror"?')
+        assert.has_error(function() policy.resolve { "zigzag", "spiral", "contiguous" } end,
+            'policy: unknown layout "spiral"; there are contiguous, zigzag, mirror')
+        assert.has_error(function() policy.resolve { "zigzag" } end,
+            "policy: expected a name or three layouts { model, gqa, gdn }")
+    end)
+end)
