@@ -17,9 +17,13 @@ end
 require "ffi"
 require "string.buffer"
 require "clib"
-if package.searchpath("cplab", package.path) then
-    require "cplab"
+for file in require("lfs").dir(root .. "../lua/cplab") do
+    local name = file:match "^(.*)%.lua$"
+    if name and name ~= "init" and name ~= "main" then -- main is a script: loading it runs it
+        require("cplab." .. name)
+    end
 end
+require "cplab"
 
 local words = { [0] = "spec", "--output=" .. root .. "handler.lua", "--pattern=_spec%.lua$" }
 for _, path in ipairs(#arg > 0 and arg or { root }) do
