@@ -9,7 +9,7 @@ local root = environment.root()
 local top = {
     ["README.md"] = true, LICENSE = true, ["CMakeLists.txt"] = true, cplab = true, core = true,
     kernels = true, bindings = true, lua = true, experiments = true, spec = true, [".ci"] = true,
-    [".clang-format"] = true, [".clang-tidy"] = true, [".gitignore"] = true,
+    [".clang-format"] = true, [".gitignore"] = true,
     [".luacheckrc"] = true,
 }
 local folders = { "core", "kernels", "bindings", "lua", "experiments", "spec" }

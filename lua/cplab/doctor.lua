@@ -35,6 +35,7 @@ function M.lines()
         "folder      " .. environment.root(),
         "luajit      " .. jit.version,
         ("machine     %s, %d cores"):format(cpu, cores),
+        "matrices    OpenBLAS, kernels " .. clib.ffi.string(clib.C.cpl_host_blas_core()),
         "devices     " .. (kernels ~= nil and "cpu (f64, f32)" or "none"),
         "transports  local (threads of one process)",
         "cuda        " .. cuda(),

@@ -48,7 +48,7 @@ function M.describe(options)
     return {
         version = clib.ffi.string(clib.C.cpl_version()), commit = M.commit(),
         cpu = cpu, cores = cores, transport = "local", luajit = jit.version,
-        device = options.device,
+        device = options.device, blas = clib.ffi.string(clib.C.cpl_host_blas_core()),
     }
 end
 

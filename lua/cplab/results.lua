@@ -23,7 +23,7 @@ M.metrics = {
 
 local check_order = { "name", "passed", "value", "bound" }
 local env_order = {
-    "version", "commit", "cpu", "cores", "transport", "device", "dtype", "seed", "luajit",
+    "version", "commit", "cpu", "cores", "transport", "device", "dtype", "seed", "luajit", "blas",
 }
 
 local function encode_metrics(metrics)

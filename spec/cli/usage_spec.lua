@@ -61,7 +61,8 @@ describe("cplab", function()
     it("knows this machine", function()
         local result = command.cplab { "doctor" }
         assert.same({ 0, "" }, { result.status, result.err })
-        for _, name in ipairs { "cplab", "commit", "luajit", "machine", "devices", "cuda" } do
+        for _, name in ipairs { "cplab", "commit", "luajit", "machine", "matrices", "devices",
+            "cuda" } do
             assert.truthy(("\n" .. result.out):find("\n" .. name .. " +%S"), name)
         end
     end)
