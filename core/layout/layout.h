@@ -55,7 +55,7 @@ typedef struct cpli_piece {
 void cpli_sort_pieces(cpli_piece *pieces, int64_t n);
 
 /*
- * A layout that has no closed form: its maximal pieces twice, by (rank, slot)
+ * A layout that has no closed form: its pieces twice, by (rank, slot)
  * and by position. Ranks are group ranks.
  */
 typedef struct cpli_table {

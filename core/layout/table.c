@@ -1,5 +1,5 @@
 /*
- * table.c: layouts without a closed form, kept as their maximal pieces, sorted
+ * table.c: layouts without a closed form, kept as their pieces, sorted
  * once by rank and slot and once by position; both questions are answered by
  * binary search.
  */
@@ -32,7 +32,7 @@ static cpl_status check_run(const char *who, const cpl_run *run, int rank,
                      who, i, rank, run->start, run->length, n_positions - 1);
 }
 
-/* Fills by_slot and first, merging runs that adjoin. */
+/* Fills by_slot and first. */
 static cpl_status place(cpli_table *table, const char *who, int64_t n_positions,
                         int n_ranks, const cpl_run *runs, const int64_t *n_runs)
 {
@@ -41,13 +41,8 @@ static cpl_status place(cpli_table *table, const char *who, int64_t n_positions,
         table->first[rank] = table->n_pieces;
         for (int64_t i = 0; i < n_runs[rank]; i++, runs++) {
             CPL_TRY(check_run(who, runs, rank, i, n_positions));
-            cpli_piece *next = &table->by_slot[table->n_pieces];
-            if (slot > 0 && next[-1].start + next[-1].length == runs->start) {
-                next[-1].length += runs->length;
-            } else {
-                *next = (cpli_piece){rank, runs->start, slot, runs->length};
-                table->n_pieces++;
-            }
+            table->by_slot[table->n_pieces++] =
+                (cpli_piece){rank, runs->start, slot, runs->length};
             slot += runs->length;
         }
     }
