@@ -18,7 +18,6 @@
 typedef float real;
 typedef uint32_t real_bits;
 #define CPLI_GEMM cblas_sgemm
-#define CPLI_TRSM cblas_strsm
 #define SQRT sqrtf
 #define LOG logf
 #define LOG1P log1pf
@@ -30,11 +29,11 @@ typedef uint32_t real_bits;
 #define EXP_LN2_HIGH 0x1.62e4p-1F
 #define EXP_LN2_LOW 0x1.7f7d1cp-20F
 #define EXP_DEGREE 7
+#define REAL_TINY 1e-30F /* its product with a rounding error is normal */
 #else
 typedef double real;
 typedef uint64_t real_bits;
 #define CPLI_GEMM cblas_dgemm
-#define CPLI_TRSM cblas_dtrsm
 #define SQRT sqrt
 #define LOG log
 #define LOG1P log1p
@@ -46,6 +45,7 @@ typedef uint64_t real_bits;
 #define EXP_LN2_HIGH 0x1.62e42fefap-1
 #define EXP_LN2_LOW 0x1.cf79abc9e3b3ap-40
 #define EXP_DEGREE 13
+#define REAL_TINY 1e-290
 #endif
 
 #define REAL(x) ((real)(x))
@@ -137,6 +137,12 @@ static inline matrix plain(const real *data, int64_t stride)
 static inline matrix turned(const real *data, int64_t stride)
 {
     return (matrix){data, stride, true};
+}
+
+static inline matrix transpose(matrix m)
+{
+    m.transposed = !m.transposed;
+    return m;
 }
 
 /* c[m, n] = alpha a[m, k] b[k, n] + beta c; sizes after transposition. */

@@ -9,10 +9,11 @@
 #include "real.h"
 #include "spans.h"
 
-/* A tile of queries has about QUERY_ROWS rows; of keys, KEYS. Large enough for
- * gemm to run at its rate, small enough that little of the triangle is wasted
- * and that a tile of scores stays in the second-level cache. */
-enum { QUERY_ROWS = 256, KEYS = 256 };
+/* A tile of queries has about QUERY_ROWS rows, of keys KEYS: large enough for
+ * gemm to run at its rate, small enough for the second-level cache. Along the
+ * diagonal tiles of DIAGONAL_KEYS meet only the rows that see them, so that
+ * little of the triangle is computed in vain. */
+enum { QUERY_ROWS = 256, KEYS = 256, DIAGONAL_KEYS = 64 };
 
 /* Queries of some tokens for the heads of one kv head. */
 typedef struct tile {
@@ -82,6 +83,30 @@ static int64_t n_visible(const tile *t)
     return n_seen(t, t->n_rows - 1);
 }
 
+/* A tile of keys, and the rows of the tile of queries that see one of them. */
+typedef struct strip {
+    int64_t key, n_keys; /* counted from the block's first key */
+    int64_t row, n_rows;
+} strip;
+
+/* The strip that starts at `key`; key < n_visible(t). */
+static strip strip_at(const tile *t, int64_t key)
+{
+    bool all_see_it = key + KEYS <= n_seen(t, 0);
+    int64_t row = cpli_max((key - t->n_before) * t->group, 0);
+    return (strip){.key = key,
+                   .n_keys = cpli_min(n_visible(t) - key,
+                                      all_see_it ? KEYS : DIAGONAL_KEYS),
+                   .row = row,
+                   .n_rows = t->n_rows - row};
+}
+
+/* Of the strip's keys, those that a row sees. */
+static int64_t seen_in(const tile *t, const strip *s, int64_t row)
+{
+    return cpli_min(cpli_max(n_seen(t, row) - s->key, 0), s->n_keys);
+}
+
 static const real *keys(const cpl_attention *p, const tile *t, int64_t key)
 {
     return (const real *)p->k + (t->kv_slot + key) * p->k_stride +
@@ -139,26 +164,23 @@ static real soften(real *scores, int64_t n, int64_t seen, real *max, real *sum)
     return shrink;
 }
 
-static void attend_keys(const cpl_attention *p, const tile *t, int64_t key,
-                        int64_t n)
+static void attend_keys(const cpl_attention *p, const tile *t, const strip *s)
 {
-    gemm(t->n_rows, n, p->key_dim, REAL(p->scale), plain(t->q, p->key_dim),
-         turned(keys(p, t, key), p->k_stride), 0, t->scores, KEYS);
-    for (int64_t row = 0; row < t->n_rows; row++) {
-        real *scores = t->scores + row * KEYS;
-        int64_t seen = cpli_min(cpli_max(n_seen(t, row) - key, 0), n);
-        if (seen == 0) {
-            memset(scores, 0, (size_t)n * sizeof(real));
-            continue;
-        }
-        real shrink = soften(scores, n, seen, &t->max[row], &t->sum[row]);
-        real *o = t->o + row * p->value_dim;
+    const real *q = t->q + s->row * p->key_dim;
+    real *scores = t->scores + s->row * KEYS;
+    real *o = t->o + s->row * p->value_dim;
+    gemm(s->n_rows, s->n_keys, p->key_dim, REAL(p->scale), plain(q, p->key_dim),
+         turned(keys(p, t, s->key), p->k_stride), 0, scores, KEYS);
+    for (int64_t row = s->row; row < t->n_rows; row++) {
+        real *o_row = t->o + row * p->value_dim;
+        real shrink = soften(t->scores + row * KEYS, s->n_keys,
+                             seen_in(t, s, row), &t->max[row], &t->sum[row]);
 #pragma omp simd
         for (int64_t a = 0; a < p->value_dim; a++)
-            o[a] *= shrink;
+            o_row[a] *= shrink;
     }
-    gemm(t->n_rows, p->value_dim, n, 1, plain(t->scores, KEYS),
-         plain(values(p, t, key), p->v_stride), 1, t->o, p->value_dim);
+    gemm(s->n_rows, p->value_dim, s->n_keys, 1, plain(scores, KEYS),
+         plain(values(p, t, s->key), p->v_stride), 1, o, p->value_dim);
 }
 
 static void store_lse(const cpl_attention *p, const tile *t)
@@ -184,8 +206,11 @@ static void forward_tile(const void *context, const cpl_attention *p, tile *t)
         t->sum[row] = 0;
     }
     memset(t->o, 0, (size_t)(t->n_rows * p->value_dim) * sizeof(real));
-    for (int64_t key = 0; key < n_visible(t); key += KEYS)
-        attend_keys(p, t, key, cpli_min(n_visible(t) - key, KEYS));
+    for (int64_t key = 0; key < n_visible(t);) {
+        strip s = strip_at(t, key);
+        attend_keys(p, t, &s);
+        key += s.n_keys;
+    }
     store_lse(p, t);
     scatter(t, t->o, p->value_dim, p->o, p->heads * p->value_dim);
 }
@@ -210,44 +235,49 @@ void NAME(attention)(const cpl_attention *p)
 /* ---- backward ---- */
 
 /* scores become the weights w, d_scores (dw on entry) become w (dw - do.o). */
-static void weigh(const tile *t, int64_t key, int64_t n)
+static void weigh(const tile *t, const strip *s)
 {
-    for (int64_t row = 0; row < t->n_rows; row++) {
+    for (int64_t row = s->row; row < t->n_rows; row++) {
         real *w = t->scores + row * KEYS;
         real *d = t->d_scores + row * KEYS;
         const real lse = t->max[row];
         const real along = t->sum[row];
-        int64_t seen = cpli_min(cpli_max(n_seen(t, row) - key, 0), n);
+        int64_t seen = seen_in(t, s, row);
 #pragma omp simd
         for (int64_t j = 0; j < seen; j++) {
             w[j] = real_exp(w[j] - lse);
             d[j] = w[j] * (d[j] - along);
         }
-        for (int64_t j = seen; j < n; j++)
+        for (int64_t j = seen; j < s->n_keys; j++)
             w[j] = d[j] = 0;
     }
 }
 
 static void attend_keys_back(const cpl_attention_backward *b, const tile *t,
-                             int64_t key, int64_t n)
+                             const strip *s)
 {
     const cpl_attention *p = &b->forward;
     const real scale = REAL(p->scale);
-    real *dk = (real *)b->dk + (t->kv_slot + key) * b->dk_stride +
+    const int64_t n = s->n_keys;
+    matrix k = plain(keys(p, t, s->key), p->k_stride);
+    matrix v = plain(values(p, t, s->key), p->v_stride);
+    matrix q = plain(t->q + s->row * p->key_dim, p->key_dim);
+    matrix d_o = plain(t->o + s->row * p->value_dim, p->value_dim);
+    real *scores = t->scores + s->row * KEYS;
+    real *d_scores = t->d_scores + s->row * KEYS;
+    real *dk = (real *)b->dk + (t->kv_slot + s->key) * b->dk_stride +
                t->kv_head * p->key_dim;
-    real *dv = (real *)b->dv + (t->kv_slot + key) * b->dv_stride +
+    real *dv = (real *)b->dv + (t->kv_slot + s->key) * b->dv_stride +
                t->kv_head * p->value_dim;
-    gemm(t->n_rows, n, p->key_dim, scale, plain(t->q, p->key_dim),
-         turned(keys(p, t, key), p->k_stride), 0, t->scores, KEYS);
-    gemm(t->n_rows, n, p->value_dim, 1, plain(t->o, p->value_dim),
-         turned(values(p, t, key), p->v_stride), 0, t->d_scores, KEYS);
-    weigh(t, key, n);
-    gemm(n, p->value_dim, t->n_rows, 1, turned(t->scores, KEYS),
-         plain(t->o, p->value_dim), 1, dv, b->dv_stride);
-    gemm(n, p->key_dim, t->n_rows, scale, turned(t->d_scores, KEYS),
-         plain(t->q, p->key_dim), 1, dk, b->dk_stride);
-    gemm(t->n_rows, p->key_dim, n, scale, plain(t->d_scores, KEYS),
-         plain(keys(p, t, key), p->k_stride), 1, t->dq, p->key_dim);
+    gemm(s->n_rows, n, p->key_dim, scale, q, transpose(k), 0, scores, KEYS);
+    gemm(s->n_rows, n, p->value_dim, 1, d_o, transpose(v), 0, d_scores, KEYS);
+    weigh(t, s);
+    gemm(n, p->value_dim, s->n_rows, 1, turned(scores, KEYS), d_o, 1, dv,
+         b->dv_stride);
+    gemm(n, p->key_dim, s->n_rows, scale, turned(d_scores, KEYS), q, 1, dk,
+         b->dk_stride);
+    gemm(s->n_rows, p->key_dim, n, scale, plain(d_scores, KEYS), k, 1,
+         t->dq + s->row * p->key_dim, p->key_dim);
 }
 
 /* t->sum = do.o, row by row; t->o holds do. */
@@ -271,8 +301,11 @@ static void backward_tile(const void *context, const cpl_attention *p, tile *t)
     gather(t, p->q, p->q_stride, p->key_dim, t->q);
     gather_output(b, t);
     memset(t->dq, 0, (size_t)(t->n_rows * p->key_dim) * sizeof(real));
-    for (int64_t key = 0; key < n_visible(t); key += KEYS)
-        attend_keys_back(b, t, key, cpli_min(n_visible(t) - key, KEYS));
+    for (int64_t key = 0; key < n_visible(t);) {
+        strip s = strip_at(t, key);
+        attend_keys_back(b, t, &s);
+        key += s.n_keys;
+    }
     scatter(t, t->dq, p->key_dim, b->dq, b->dq_stride);
 }
 

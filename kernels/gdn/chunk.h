@@ -97,12 +97,6 @@ static inline matrix chunk_keys(const cpl_gdn *p, const chunk *c)
     return plain(c->qk + c->n * p->key_dim, p->key_dim);
 }
 
-static inline matrix transpose(matrix m)
-{
-    m.transposed = !m.transposed;
-    return m;
-}
-
 /* D_n: by how much each row decays until the end of the chunk. */
 static inline const real *to_end(const chunk *c)
 {

@@ -54,6 +54,15 @@ static real *part(void *array, int64_t index, int64_t n)
     return array == NULL ? NULL : (real *)array + index * n;
 }
 
+/* M only ever shrinks; on its way to 0 it would spend many chunks as numbers
+ * too small to be normal, with which processors are a hundred times slower. */
+static void flush_tiny(real *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] > -REAL_TINY && x[i] < REAL_TINY ? 0 : x[i];
+}
+
 size_t NAME(gdn_summary_workspace)(const cpl_gdn_summary *p)
 {
     pass s;
@@ -72,8 +81,10 @@ static void summarise_head(const cpl_gdn_summary *summary, const cpl_gdn *p,
     for (int64_t t = 0; t < span->length; t += p->chunk) {
         int64_t n = cpli_min(span->length - t, p->chunk);
         NAME(gdn_chunk_load)(p, &s->chunk, span->slot + t, n, head);
-        if (transition != NULL)
+        if (transition != NULL) {
             advance(p, s, plain(NULL, 0), p->key_dim, transition);
+            flush_tiny(transition, p->key_dim * p->key_dim);
+        }
         if (offset != NULL)
             advance(p, s, chunk_values(p, &s->chunk), p->value_dim, offset);
     }
