@@ -167,7 +167,8 @@ static cpl_status take(cpli_member *me, const cpli_transfer *mine,
     int peer = mine->receives[first].peer;
     cpli_wait wait = {.what = "transfer", .number = number, .peer = peer};
     CPL_TRY(cpli_member_wait(me, has_posted, wait));
-    CPL_TRY(cpli_member_pin(me, peer, "transfer", number));
+    if (!cpli_member_pin(me, peer))
+        return cpli_member_lost(me, peer, "transfer", number);
     const cpli_transfer *theirs = next_from(me, peer);
     bool is_match = do_match(mine, first, n, theirs, rank);
     for (int64_t i = 0; is_match && i < n; i++)
@@ -274,7 +275,9 @@ static cpl_status gather(cpl_comm *comm, const void *data, size_t bytes,
         .what = "gather", .n = (int64_t)bytes, .data = (void *)data};
     CPL_TRY(cpli_member_meet(me, notice));
     for (int rank = 0; rank < comm->size; rank++) {
-        CPL_TRY(cpli_member_pin(me, rank, "gather", atomic_load(&me->n_met)));
+        if (!cpli_member_pin(me, rank))
+            return cpli_member_lost(me, rank, "gather",
+                                    atomic_load(&me->n_met));
         memcpy((char *)out + (size_t)rank * bytes, cpli_member_notice(me, rank),
                bytes);
         cpli_member_unpin(me, rank, false);
@@ -313,23 +316,27 @@ static void add_block(const addends *sum, int64_t first, int64_t n)
     memcpy(element(sum, sum->me->comm.rank, first), total, bytes);
 }
 
+static void unpin_below(cpli_member *me, int end)
+{
+    for (int rank = 0; rank < end; rank++)
+        cpli_member_unpin(me, rank, false);
+}
+
 /* Pins all ranks, or none. */
 static cpl_status pin_all(cpli_member *me)
 {
     for (int rank = 0; rank < me->comm.size; rank++) {
-        cpl_status status =
-            cpli_member_pin(me, rank, "sum", atomic_load(&me->n_met));
-        while (status != CPL_OK && rank-- > 0)
-            cpli_member_unpin(me, rank, false);
-        CPL_TRY(status);
+        if (cpli_member_pin(me, rank))
+            continue;
+        unpin_below(me, rank);
+        return cpli_member_lost(me, rank, "sum", atomic_load(&me->n_met));
     }
     return CPL_OK;
 }
 
 static void unpin_all(cpli_member *me)
 {
-    for (int rank = 0; rank < me->comm.size; rank++)
-        cpli_member_unpin(me, rank, false);
+    unpin_below(me, me->comm.size);
 }
 
 static cpl_status add_slice(const addends *sum)

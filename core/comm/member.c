@@ -175,17 +175,20 @@ cpl_status cpli_member_wait(cpli_member *me, cpli_ready *ready, cpli_wait wait)
     return fail_deadline(me, &wait);
 }
 
-cpl_status cpli_member_pin(cpli_member *me, int peer, const char *what,
-                           int64_t number)
+bool cpli_member_pin(cpli_member *me, int peer)
 {
     cpli_member *member = member_of(me, peer);
     pthread_mutex_lock(&member->mutex);
-    bool withdrawn = member->withdrawn;
-    if (!withdrawn)
+    bool is_open = !member->withdrawn;
+    if (is_open)
         member->pins++;
     pthread_mutex_unlock(&member->mutex);
-    if (!withdrawn)
-        return CPL_OK;
+    return is_open;
+}
+
+cpl_status cpli_member_lost(cpli_member *me, int peer, const char *what,
+                            int64_t number)
+{
     CPL_TRY(cpli_member_alive(me));
     return fail_left(me, peer, what, number);
 }

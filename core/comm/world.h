@@ -96,12 +96,15 @@ cpl_status cpli_member_alive(cpli_member *me);
 typedef bool cpli_ready(const cpli_member *me, int peer);
 cpl_status cpli_member_wait(cpli_member *me, cpli_ready *ready, cpli_wait wait);
 
-/* Enters the memory of `peer`; `what` and `number` as in cpli_wait. On failure
- * I am withdrawn. */
-cpl_status cpli_member_pin(cpli_member *me, int peer, const char *what,
-                           int64_t number);
+/* Enters the memory of `peer`; false: it is closed. Then leave what else you
+ * are in, before you fail with cpli_member_lost: failing waits for others to
+ * leave my memory, and they may wait for me. */
+bool cpli_member_pin(cpli_member *me, int peer);
 /* Leaves it; with `consumed` the peer learns that I took its transfer. */
 void cpli_member_unpin(cpli_member *me, int peer, bool consumed);
+/* Why the memory of `peer` is closed; `what` and `number` as in cpli_wait. */
+cpl_status cpli_member_lost(cpli_member *me, int peer, const char *what,
+                            int64_t number);
 
 /* Fails the whole world with my sentence (printf style): gives `status`, or
  * ABORTED if another rank came first. */

@@ -56,10 +56,13 @@ static void *run_job(void *argument)
     return NULL;
 }
 
-static void run_ranks(int n, double deadline_s, scenario *run, int n_rounds)
+/* `beside` (or NULL) runs in a thread of its own. */
+static void run_beside(int n, double deadline_s, scenario *run, int n_rounds,
+                       void *(*beside)(void *))
 {
     cpl_world *world;
     pthread_t threads[MAX_RANKS];
+    pthread_t other;
     job jobs[MAX_RANKS];
     if (cpl_world_create(n, deadline_s, &world) != CPL_OK)
         abort();
@@ -68,9 +71,18 @@ static void run_ranks(int n, double deadline_s, scenario *run, int n_rounds)
         if (pthread_create(&threads[rank], NULL, run_job, &jobs[rank]) != 0)
             abort();
     }
+    if (beside != NULL && pthread_create(&other, NULL, beside, world) != 0)
+        abort();
     for (int rank = 0; rank < n; rank++)
         pthread_join(threads[rank], NULL);
+    if (beside != NULL)
+        pthread_join(other, NULL);
     cpl_world_destroy(world);
+}
+
+static void run_ranks(int n, double deadline_s, scenario *run, int n_rounds)
+{
+    run_beside(n, deadline_s, run, n_rounds, NULL);
 }
 
 /* ---- transfers --------------------------------------------------------------
@@ -308,6 +320,32 @@ static void returned(cpl_world *world, cpl_comm *comm, int round)
     check(cpl_world_aborted(world) >= 0, "the world ended", comm);
 }
 
+static void sum_until_failure(cpl_world *world, cpl_comm *comm, int round)
+{
+    (void)world;
+    (void)round;
+    enum { N = 3000 };
+    double x[N] = {0};
+    cpl_status status = CPL_OK;
+    while (status == CPL_OK)
+        status = cpl_comm_sum(comm, x, N, CPL_F64);
+    check(status == CPL_ABORTED, "aborted from outside", comm);
+}
+
+/* Somebody else declares that the last rank failed, at any moment of a sum:
+ * ranks that are in each other's memory must all get out. */
+static void *abort_last(void *argument)
+{
+    cpl_world *world = argument;
+    static atomic_int calls;
+    int n = atomic_fetch_add(&calls, 1);
+    for (int i = 0; i < n * 37 % 400; i++)
+        sched_yield();
+    const cpl_comm *first = cpl_world_comm(world, 0);
+    cpl_world_abort(world, cpl_comm_size(first) - 1, "from outside");
+    return NULL;
+}
+
 static atomic_int n_late;
 
 /* The last rank neither comes nor returns. */
@@ -368,6 +406,7 @@ int main(void)
             run_ranks(n, 60, aborted, 1);
             run_ranks(n, 60, returned, 1);
             run_ranks(n, 60, mixed, 1);
+            run_beside(n, 60, sum_until_failure, 1, abort_last);
         }
         if (n > 1) {
             atomic_store(&n_late, 0);
