@@ -58,12 +58,12 @@ static cpl_status index_of(span_lists *lists, int rank, int64_t slot,
     return CPL_OK;
 }
 
-/* The span of the chain that starts at `position`, as a piece; `end` is the
+/* The span of the chain that starts at `position`, as a holding; `end` is the
  * end of the sequence's real tokens. */
-static cpli_piece span_from(const cpl_layout *layout, int64_t position,
-                            int64_t end, cpli_cursor *at)
+static cpli_holding span_from(const cpl_layout *layout, int64_t position,
+                              int64_t end, cpli_cursor *at)
 {
-    cpli_piece span, next;
+    cpli_holding span, next;
     cpli_at_position(layout, position, at, &span);
     span.slot += position - span.start;
     span.length -= position - span.start;
@@ -89,9 +89,9 @@ static cpl_status walk_chain(span_lists *lists, int rank, int64_t sequence,
     int64_t end = start + layout->stream->real[sequence];
     int64_t mine = -1;
     cpli_cursor at = {0};
-    cpli_piece last = {.rank = -1};
+    cpli_holding last = {.rank = -1};
     for (int64_t p = start, level = 0; p < end; level++) {
-        cpli_piece span = span_from(layout, p, end, &at);
+        cpli_holding span = span_from(layout, p, end, &at);
         if (last.rank == rank) {
             links[mine].next_rank = span.rank;
             CPL_TRY(

@@ -18,7 +18,7 @@ static cpl_status check(const cpl_stream *stream, int cp)
 }
 
 static void at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
-                    cpli_cursor *at, cpli_piece *out)
+                    cpli_cursor *at, cpli_holding *out)
 {
     (void)slot;
     (void)at;
@@ -29,7 +29,7 @@ static void at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
 }
 
 static void at_position(const cpl_layout *layout, int64_t position,
-                        cpli_cursor *at, cpli_piece *out)
+                        cpli_cursor *at, cpli_holding *out)
 {
     at_slot(layout, (int)(position / layout->cp_local), 0, at, out);
 }

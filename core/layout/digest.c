@@ -15,7 +15,7 @@ static bool same_rank(const cpl_layout *a, const cpl_layout *b, int rank,
 {
     cpli_walk walk_a = cpli_walk_begin(a, rank);
     cpli_walk walk_b = cpli_walk_begin(b, rank);
-    cpli_piece run_a, run_b;
+    cpli_holding run_a, run_b;
     if (walk_a.n_local != walk_b.n_local)
         return false;
     while (limit-- > 0 && cpli_walk_next(&walk_a, &run_a) &&
@@ -48,7 +48,7 @@ static bool fit_order(cpl_layout *guess, const cpl_layout *layout)
     for (int i = 0; i < n; i++)
         guess->order[i] = guess->logical[i] = i;
     for (int i = 0; i < n; i++) {
-        cpli_piece first, found;
+        cpli_holding first, found;
         cpli_at_slot(guess, i, 0, &at, &first);
         cpli_at_position(layout, first.start, &layout_at, &found);
         guess->order[i] = found.rank;
@@ -74,7 +74,7 @@ static uint64_t run_digest(uint64_t hash, const cpl_layout *layout)
 {
     for (int rank = 0; rank < cpl_layout_n_ranks(layout); rank++) {
         cpli_walk walk = cpli_walk_begin(layout, rank);
-        cpli_piece run;
+        cpli_holding run;
         while (cpli_walk_next(&walk, &run)) {
             int64_t words[] = {rank, run.start, run.length};
             hash = cpl_hash(hash, words, sizeof words);

@@ -198,51 +198,52 @@ const char *cpl_layout_describe(const cpl_layout *layout)
     return layout->text;
 }
 
-/* ---- pieces ---- */
+/* ---- holdings ---- */
 
-/* Cuts a CP rank's piece down to the window of its slot `slot`. */
-static void clip(const cpl_layout *layout, int64_t slot, cpli_piece *piece)
+/* Cuts a CP rank's holding down to the window of its slot `slot`. */
+static void clip(const cpl_layout *layout, int64_t slot, cpli_holding *holding)
 {
     int tp_rank = (int)(slot / layout->window);
     int64_t first = tp_rank * layout->window;
-    int64_t low = cpli_max(piece->slot, first);
+    int64_t low = cpli_max(holding->slot, first);
     int64_t high =
-        cpli_min(piece->slot + piece->length, first + layout->window);
-    piece->rank = piece->rank * layout->tp + tp_rank;
-    piece->start += low - piece->slot;
-    piece->slot = low - first;
-    piece->length = high - low;
+        cpli_min(holding->slot + holding->length, first + layout->window);
+    holding->rank = holding->rank * layout->tp + tp_rank;
+    holding->start += low - holding->slot;
+    holding->slot = low - first;
+    holding->length = high - low;
 }
 
-/* The last of the sorted pieces first .. end-1 whose key is <= `key`. */
-static const cpli_piece *table_find(const cpli_piece *pieces, int64_t first,
-                                    int64_t end, bool by_slot, int64_t key,
-                                    cpli_cursor *at)
+/* The last of the sorted holdings first .. end-1 whose key is <= `key`. */
+static const cpli_holding *table_find(const cpli_holding *holdings,
+                                      int64_t first, int64_t end, bool by_slot,
+                                      int64_t key, cpli_cursor *at)
 {
     int64_t low = first, high = end;
     for (int64_t i = at->index; i >= first && i < end && i <= at->index + 1;
          i++) {
-        int64_t start = by_slot ? pieces[i].slot : pieces[i].start;
-        if (key >= start && key < start + pieces[i].length)
-            return &pieces[at->index = i];
+        int64_t start = by_slot ? holdings[i].slot : holdings[i].start;
+        if (key >= start && key < start + holdings[i].length)
+            return &holdings[at->index = i];
     }
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        int64_t start = by_slot ? pieces[middle].slot : pieces[middle].start;
+        int64_t start =
+            by_slot ? holdings[middle].slot : holdings[middle].start;
         if (start <= key)
             low = middle;
         else
             high = middle;
     }
-    return &pieces[at->index = low];
+    return &holdings[at->index = low];
 }
 
 void cpli_at_position(const cpl_layout *layout, int64_t position,
-                      cpli_cursor *at, cpli_piece *out)
+                      cpli_cursor *at, cpli_holding *out)
 {
     const cpli_table *table = layout->table;
     if (table != NULL) {
-        *out = *table_find(table->by_position, 0, table->n_pieces, false,
+        *out = *table_find(table->by_position, 0, table->n_holdings, false,
                            position, at);
         return;
     }
@@ -253,7 +254,7 @@ void cpli_at_position(const cpl_layout *layout, int64_t position,
 }
 
 void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
-                  cpli_cursor *at, cpli_piece *out)
+                  cpli_cursor *at, cpli_holding *out)
 {
     const cpli_table *table = layout->table;
     if (table != NULL) {
@@ -301,7 +302,7 @@ cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank)
     return walk;
 }
 
-bool cpli_walk_next(cpli_walk *walk, cpli_piece *run)
+bool cpli_walk_next(cpli_walk *walk, cpli_holding *run)
 {
     if (walk->slot >= walk->n_local)
         return false;
@@ -339,7 +340,7 @@ cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.n_runs"));
     cpli_walk walk = cpli_walk_begin(layout, rank);
-    cpli_piece run;
+    cpli_holding run;
     int64_t n = 0;
     while (cpli_walk_next(&walk, &run))
         n++;
@@ -351,7 +352,7 @@ cpl_status cpl_layout_runs(const cpl_layout *layout, int rank, cpl_run *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.runs"));
     cpli_walk walk = cpli_walk_begin(layout, rank);
-    cpli_piece run;
+    cpli_holding run;
     while (cpli_walk_next(&walk, &run))
         *out++ = (cpl_run){run.start, run.length};
     return CPL_OK;
@@ -362,7 +363,7 @@ cpl_status cpl_layout_positions(const cpl_layout *layout, int rank,
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.positions"));
     cpli_walk walk = cpli_walk_begin(layout, rank);
-    cpli_piece run;
+    cpli_holding run;
     while (cpli_walk_next(&walk, &run))
         for (int64_t i = 0; i < run.length; i++)
             *out++ = run.start + i;
@@ -380,9 +381,9 @@ cpl_status cpl_layout_position(const cpl_layout *layout, int rank, int64_t slot,
                          ", it holds %" PRId64 " rows",
                          rank, slot, n_local);
     cpli_cursor at = {0};
-    cpli_piece piece;
-    cpli_at_slot(layout, rank, slot, &at, &piece);
-    *out = piece.start + slot - piece.slot;
+    cpli_holding holding;
+    cpli_at_slot(layout, rank, slot, &at, &holding);
+    *out = holding.start + slot - holding.slot;
     return CPL_OK;
 }
 
@@ -396,9 +397,9 @@ cpl_status cpl_layout_locate(const cpl_layout *layout, int64_t position,
                          " is not in the stream of %" PRId64,
                          position, n);
     cpli_cursor at = {0};
-    cpli_piece piece;
-    cpli_at_position(layout, position, &at, &piece);
-    *rank = piece.rank;
-    *slot = piece.slot + position - piece.start;
+    cpli_holding holding;
+    cpli_at_position(layout, position, &at, &holding);
+    *rank = holding.rank;
+    *slot = holding.slot + position - holding.start;
     return CPL_OK;
 }

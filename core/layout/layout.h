@@ -1,11 +1,11 @@
 /*
  * layout.h: what the files of this folder share. Integers only.
  *
- * The one idea: a *piece* is a stretch of consecutive positions in consecutive
- * slots of one rank. Every kind of layout answers two questions, in closed
- * form or by binary search: which piece holds this position, and which piece
- * holds this slot of this rank. Runs, spans, routes, views and chains are
- * walks over pieces; nothing else knows how a kind places its tokens.
+ * The one idea: a *holding* is a stretch of consecutive positions in
+ * consecutive slots of one rank. Every kind of layout answers two questions, in
+ * closed form or by binary search: which holding holds this position, and which
+ * holding holds this slot of this rank. Runs, spans, routes, views and chains
+ * are walks over holdings; nothing else knows how a kind places its tokens.
  */
 #ifndef CPLI_LAYOUT_H
 #define CPLI_LAYOUT_H
@@ -32,7 +32,7 @@ struct cpl_stream {
  * and of one walk over one layout or stream.
  */
 typedef struct cpli_cursor {
-    int64_t index;  /* of the last sequence, or of the last piece of a table */
+    int64_t index; /* of the last sequence, or of the last holding of a table */
     int64_t cached; /* paired.c: 1 + the sequence that the next two are of */
     int64_t block_length;
     int64_t first_slot;
@@ -42,27 +42,28 @@ typedef struct cpli_cursor {
 int64_t cpli_stream_find(const cpl_stream *stream, int64_t position,
                          cpli_cursor *at);
 
-/* ---- pieces and the table of runs ---- */
+/* ---- holdings and the table of runs ---- */
 
-typedef struct cpli_piece {
+/* Consecutive positions and where they are: on which rank, from which slot. */
+typedef struct cpli_holding {
     int rank;
     int64_t start;
     int64_t slot;
     int64_t length;
-} cpli_piece;
+} cpli_holding;
 
 /* Sorts by position. */
-void cpli_sort_pieces(cpli_piece *pieces, int64_t n);
+void cpli_sort_holdings(cpli_holding *holdings, int64_t n);
 
 /*
- * A layout that has no closed form: its pieces twice, by (rank, slot)
+ * A layout that has no closed form: its holdings twice, by (rank, slot)
  * and by position. Ranks are group ranks.
  */
 typedef struct cpli_table {
-    int64_t n_pieces;
-    cpli_piece *by_slot;
-    cpli_piece *by_position;
-    int64_t *first; /* rank -> its first piece in by_slot; n_ranks + 1 */
+    int64_t n_holdings;
+    cpli_holding *by_slot;
+    cpli_holding *by_position;
+    int64_t *first; /* rank -> its first holding in by_slot; n_ranks + 1 */
 } cpli_table;
 
 /*
@@ -88,9 +89,9 @@ typedef struct cpli_kind {
     /* Whether the stream divides; INVALID names sequence and numbers. */
     cpl_status (*check)(const cpl_stream *stream, int cp);
     void (*at_position)(const cpl_layout *layout, int64_t position,
-                        cpli_cursor *at, cpli_piece *out);
+                        cpli_cursor *at, cpli_holding *out);
     void (*at_slot)(const cpl_layout *layout, int cp_rank, int64_t slot,
-                    cpli_cursor *at, cpli_piece *out);
+                    cpli_cursor *at, cpli_holding *out);
     /* Of kinds that give each rank two of 2*cp blocks of a sequence: the
      * block in half 0 or 1 of a rank, and whose (and which half) a block is. */
     int (*block)(int cp, int rank, int half);
@@ -138,26 +139,26 @@ cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who);
 
 int64_t cpli_n_local(const cpl_layout *layout, int rank);
 
-/* The piece, not always maximal, that holds a position or a slot; both in
+/* The holding, not always maximal, that holds a position or a slot; both in
  * range. Ranks are group ranks. */
 void cpli_at_position(const cpl_layout *layout, int64_t position,
-                      cpli_cursor *at, cpli_piece *out);
+                      cpli_cursor *at, cpli_holding *out);
 void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
-                  cpli_cursor *at, cpli_piece *out);
+                  cpli_cursor *at, cpli_holding *out);
 
 /* A walk over the maximal runs of a rank, in slot order. */
 typedef struct cpli_walk {
     const cpl_layout *layout;
     int rank;
     int64_t n_local;
-    int64_t slot; /* of the piece ahead */
+    int64_t slot; /* of the holding ahead */
     cpli_cursor at;
-    cpli_piece ahead; /* valid if slot < n_local */
+    cpli_holding ahead; /* valid if slot < n_local */
 } cpli_walk;
 
 cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank);
 /* False at the end. */
-bool cpli_walk_next(cpli_walk *walk, cpli_piece *run);
+bool cpli_walk_next(cpli_walk *walk, cpli_holding *run);
 
 /* ---- lists that grow ---- */
 

@@ -25,7 +25,8 @@ static cpl_status check(const char *kind, const cpl_stream *stream, int cp)
 }
 
 /* Finds the sequence that holds a position and, once per sequence, what its
- * pieces have in common: divisions are what a walk would spend its time on. */
+ * holdings have in common: divisions are what a walk would spend its time on.
+ */
 static int64_t enter(const cpl_layout *layout, int64_t position,
                      cpli_cursor *at)
 {
@@ -40,7 +41,7 @@ static int64_t enter(const cpl_layout *layout, int64_t position,
 }
 
 static void at_position(const cpl_layout *layout, int64_t position,
-                        cpli_cursor *at, cpli_piece *out)
+                        cpli_cursor *at, cpli_holding *out)
 {
     int64_t start = enter(layout, position, at);
     int block = (int)((position - start) / at->block_length);
@@ -52,7 +53,7 @@ static void at_position(const cpl_layout *layout, int64_t position,
 }
 
 static void at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
-                    cpli_cursor *at, cpli_piece *out)
+                    cpli_cursor *at, cpli_holding *out)
 {
     int64_t start = enter(layout, slot * layout->cp, at);
     int half = slot - at->first_slot >= at->block_length;

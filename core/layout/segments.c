@@ -52,19 +52,19 @@ static void emit(sink *to, cpl_segment segment)
 /* ---- walks ---- */
 
 /* Cuts positions in consecutive slots into what each rank of `other` holds. */
-static void cut(const cpl_layout *other, cpli_piece run, cpli_cursor *at,
+static void cut(const cpl_layout *other, cpli_holding run, cpli_cursor *at,
                 sink *to)
 {
-    cpli_piece piece;
+    cpli_holding holding;
     int64_t end = run.start + run.length;
     for (int64_t p = run.start; p < end;) {
-        cpli_at_position(other, p, at, &piece);
-        int64_t stop = cpli_min(end, piece.start + piece.length);
+        cpli_at_position(other, p, at, &holding);
+        int64_t stop = cpli_min(end, holding.start + holding.length);
         cpl_segment segment = {
-            .peer = piece.rank,
+            .peer = holding.rank,
             .position = p,
             .slot = run.slot + p - run.start,
-            .peer_slot = piece.slot + p - piece.start,
+            .peer_slot = holding.slot + p - holding.start,
             .length = stop - p,
         };
         emit(to, segment);
@@ -76,7 +76,7 @@ static void walk_layout(const cpl_layout *mine, const cpl_layout *other,
                         int rank, sink *to)
 {
     cpli_walk walk = cpli_walk_begin(mine, rank);
-    cpli_piece run;
+    cpli_holding run;
     cpli_cursor at = {0};
     while (cpli_walk_next(&walk, &run))
         cut(other, run, &at, to);
@@ -91,7 +91,8 @@ static cpl_status walk_view(const cpl_view *view, int rank, sink *to)
     for (int64_t i = 0; i < list.n && status == CPL_OK; i++) {
         int64_t start = list.items[i].start, length = list.items[i].length;
         if (start >= 0)
-            cut(view->layout, (cpli_piece){rank, start, slot, length}, &at, to);
+            cut(view->layout, (cpli_holding){rank, start, slot, length}, &at,
+                to);
         slot += length;
     }
     cpli_free(list.items);
@@ -102,23 +103,24 @@ static cpl_status walk_view(const cpl_view *view, int rank, sink *to)
 
 /* The rank's runs in position order. */
 static cpl_status list_mine(const cpl_layout *layout, int rank,
-                            cpli_piece **out, int64_t *n_out)
+                            cpli_holding **out, int64_t *n_out)
 {
     int64_t n;
-    cpli_piece *mine, *next;
+    cpli_holding *mine, *next;
     CPL_TRY(cpl_layout_n_runs(layout, rank, &n));
     CPL_TRY(CPL_ALLOC(n, &mine));
     cpli_walk walk = cpli_walk_begin(layout, rank);
     for (next = mine; cpli_walk_next(&walk, next); next++)
         continue;
-    cpli_sort_pieces(mine, n);
+    cpli_sort_holdings(mine, n);
     *out = mine;
     *n_out = n;
     return CPL_OK;
 }
 
 /* The first of the sorted runs that ends after `position`. */
-static int64_t first_after(const cpli_piece *mine, int64_t n, int64_t position)
+static int64_t first_after(const cpli_holding *mine, int64_t n,
+                           int64_t position)
 {
     int64_t low = 0, high = n;
     while (low < high) {
@@ -132,7 +134,7 @@ static int64_t first_after(const cpli_piece *mine, int64_t n, int64_t position)
 }
 
 /* What a viewer sees of mine in one of its runs, `seen`. */
-static void cut_mine(const cpli_piece *mine, int64_t n, cpli_piece seen,
+static void cut_mine(const cpli_holding *mine, int64_t n, cpli_holding seen,
                      sink *to)
 {
     int64_t end = seen.start + seen.length;
@@ -152,7 +154,7 @@ static void cut_mine(const cpli_piece *mine, int64_t n, cpli_piece seen,
 }
 
 static cpl_status walk_viewer(const cpl_view *view, int viewer,
-                              const cpli_piece *mine, int64_t n, sink *to)
+                              const cpli_holding *mine, int64_t n, sink *to)
 {
     cpli_runs list = {0};
     int64_t slot = 0;
@@ -160,7 +162,7 @@ static cpl_status walk_viewer(const cpl_view *view, int viewer,
     for (int64_t i = 0; i < list.n && status == CPL_OK; i++) {
         int64_t start = list.items[i].start, length = list.items[i].length;
         if (start >= 0)
-            cut_mine(mine, n, (cpli_piece){viewer, start, slot, length}, to);
+            cut_mine(mine, n, (cpli_holding){viewer, start, slot, length}, to);
         slot += length;
     }
     cpli_free(list.items);
@@ -171,7 +173,7 @@ static cpl_status walk_viewers(const cpl_view *view, int rank, sink *to)
 {
     cpl_status status;
     bool *marks = NULL;
-    cpli_piece *mine = NULL;
+    cpli_holding *mine = NULL;
     int64_t n;
     int n_ranks = cpl_layout_n_ranks(view->layout);
     CPL_TRY_GO(list_mine(view->layout, rank, &mine, &n), done);

@@ -24,8 +24,8 @@ static cpl_status push(spans *list, cpl_span span)
 
 /* Cuts one run. Real tokens stand first in their sequence, so clipping only
  * shortens a span, to nothing at worst. */
-static cpl_status cut(const cpl_stream *stream, cpli_piece run, bool real_only,
-                      cpli_cursor *at, spans *list)
+static cpl_status cut(const cpl_stream *stream, cpli_holding run,
+                      bool real_only, cpli_cursor *at, spans *list)
 {
     int64_t end = run.start + run.length;
     for (int64_t p = run.start; p < end;) {
@@ -49,7 +49,7 @@ static cpl_status collect(const cpl_layout *layout, int rank, bool real_only,
                           spans *list)
 {
     cpli_walk walk = cpli_walk_begin(layout, rank);
-    cpli_piece run;
+    cpli_holding run;
     cpli_cursor at = {0};
     while (cpli_walk_next(&walk, &run))
         CPL_TRY(cut(layout->stream, run, real_only, &at, list));

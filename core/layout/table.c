@@ -1,5 +1,5 @@
 /*
- * table.c: layouts without a closed form, kept as their pieces, sorted
+ * table.c: layouts without a closed form, kept as their holdings, sorted
  * once by rank and slot and once by position; both questions are answered by
  * binary search.
  */
@@ -10,14 +10,14 @@
 
 static int compare_starts(const void *a, const void *b)
 {
-    int64_t x = ((const cpli_piece *)a)->start;
-    int64_t y = ((const cpli_piece *)b)->start;
+    int64_t x = ((const cpli_holding *)a)->start;
+    int64_t y = ((const cpli_holding *)b)->start;
     return (x > y) - (x < y);
 }
 
-void cpli_sort_pieces(cpli_piece *pieces, int64_t n)
+void cpli_sort_holdings(cpli_holding *holdings, int64_t n)
 {
-    qsort(pieces, (size_t)n, sizeof *pieces, compare_starts);
+    qsort(holdings, (size_t)n, sizeof *holdings, compare_starts);
 }
 
 static cpl_status check_run(const char *who, const cpl_run *run, int rank,
@@ -38,15 +38,15 @@ static cpl_status place(cpli_table *table, const char *who, int64_t n_positions,
 {
     for (int rank = 0; rank < n_ranks; rank++) {
         int64_t slot = 0;
-        table->first[rank] = table->n_pieces;
+        table->first[rank] = table->n_holdings;
         for (int64_t i = 0; i < n_runs[rank]; i++, runs++) {
             CPL_TRY(check_run(who, runs, rank, i, n_positions));
-            table->by_slot[table->n_pieces++] =
-                (cpli_piece){rank, runs->start, slot, runs->length};
+            table->by_slot[table->n_holdings++] =
+                (cpli_holding){rank, runs->start, slot, runs->length};
             slot += runs->length;
         }
     }
-    table->first[n_ranks] = table->n_pieces;
+    table->first[n_ranks] = table->n_holdings;
     return CPL_OK;
 }
 
@@ -54,16 +54,17 @@ static cpl_status check_partition(const cpli_table *table, const char *who,
                                   int64_t n_positions)
 {
     int64_t next = 0;
-    for (int64_t i = 0; i < table->n_pieces; i++) {
-        const cpli_piece *piece = &table->by_position[i];
-        if (piece->start < next)
+    for (int64_t i = 0; i < table->n_holdings; i++) {
+        const cpli_holding *holding = &table->by_position[i];
+        if (holding->start < next)
             return cpli_fail(CPL_INVALID,
                              "%s: position %" PRId64
                              " is held twice, by rank %d and rank %d",
-                             who, piece->start, piece[-1].rank, piece->rank);
-        if (piece->start > next)
+                             who, holding->start, holding[-1].rank,
+                             holding->rank);
+        if (holding->start > next)
             break;
-        next += piece->length;
+        next += holding->length;
     }
     if (next < n_positions)
         return cpli_fail(CPL_INVALID,
@@ -93,8 +94,8 @@ cpl_status cpli_table_create(const char *who, int64_t n_positions, int n_ranks,
     CPL_TRY_GO(CPL_ALLOC(n_ranks + 1, &table->first), fail);
     CPL_TRY_GO(place(table, who, n_positions, n_ranks, runs, n_runs), fail);
     memcpy(table->by_position, table->by_slot,
-           (size_t)table->n_pieces * sizeof *table->by_slot);
-    cpli_sort_pieces(table->by_position, table->n_pieces);
+           (size_t)table->n_holdings * sizeof *table->by_slot);
+    cpli_sort_holdings(table->by_position, table->n_holdings);
     CPL_TRY_GO(check_partition(table, who, n_positions), fail);
     *out = table;
     return CPL_OK;

@@ -204,10 +204,10 @@ void cpli_view_reach(const cpl_view *view, int64_t start, int64_t length,
     int64_t end = cpli_min(cpl_stream_n_positions(layout->stream),
                            start + length + view->kind->far(view));
     while (p < end) {
-        cpli_piece piece;
-        cpli_at_position(layout, p, &at, &piece);
-        marks[piece.rank] = true;
-        p = piece.start + piece.length;
+        cpli_holding holding;
+        cpli_at_position(layout, p, &at, &holding);
+        marks[holding.rank] = true;
+        p = holding.start + holding.length;
     }
 }
 

@@ -107,8 +107,9 @@ local function make_activations(self)
     local live = self.layouts.live
     local function there(kind)
         local c = self.conversions[kind]
-        return { y = hidden_rows(self, self.layouts[kind]), dh = hidden_rows(self, self.layouts[kind]),
-            dy = c and hidden_rows(self, self.layouts[kind]) }
+        local layout = self.layouts[kind]
+        return { y = hidden_rows(self, layout), dh = hidden_rows(self, layout),
+            dy = c and hidden_rows(self, layout) }
     end
     self.x = {}
     for i, block in ipairs(self.blocks) do

@@ -33,7 +33,7 @@ describe("counts of a step", function()
         end
     end
 
-    it("a mirror conversion moves 1/2 of the tokens in 4 messages, a zigzag one 3/4 in 6", function()
+    it("a mirror conversion moves 1/2 of the tokens in 4 messages, zigzag 3/4 in 6", function()
         local row = 12 * 8 -- hidden 12 in f64
         local mirror = step("mirror", "GGGGGGG*", 4, { 64 })
         local contiguous = step("contiguous", "GGGGGGG*", 4, { 64 })
