@@ -187,11 +187,6 @@ void NAME(gdn_chunk_advance)(const cpl_gdn *p, chunk *c, int64_t width,
 {
     memcpy(c->products, deltas, (size_t)(c->n * width) * sizeof(real));
     scale_rows(c->products, to_end(c), c->n, width);
-    /* Not gemm's beta: it drops a NaN in the state where G_n is 0. */
-    const real decay = c->from_start[c->n - 1];
-#pragma omp simd
-    for (int64_t i = 0; i < p->key_dim * width; i++)
-        state[i] *= decay;
     gemm(p->key_dim, width, c->n, 1, transpose(chunk_keys(p, c)),
-         plain(c->products, width), 1, state, width);
+         plain(c->products, width), c->from_start[c->n - 1], state, width);
 }

@@ -33,10 +33,6 @@ void NAME(gdn_chunk_retreat)(const cpl_gdn *p, const chunk *c, real *pulled,
         factors[n + i] = -c->beta[i] * c->from_start[i];
     }
     scale_rows(pulled, factors, 2 * n, width);
-    const real decay = c->from_start[n - 1];
-#pragma omp simd
-    for (int64_t i = 0; i < state_size(p); i++)
-        x[i] *= decay;
     gemm(p->key_dim, width, 2 * n, 1, transpose(chunk_queries(p, c)),
-         plain(pulled, width), 1, x, width);
+         plain(pulled, width), c->from_start[n - 1], x, width);
 }

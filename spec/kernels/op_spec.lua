@@ -118,7 +118,8 @@ describe("an op", function()
     it("has a reference in f64 only", function()
         local x = tensor.zeros({ 2, 2 }, "f32")
         assert.equal("kernels: no table for device 'ref' and dtype f32 (there are cpu f64, "
-            .. "cpu f32, ref f64)", message(function() local _ = op.l2norm(x, { device = "ref" }) end))
+            .. "cpu f32, ref f64)",
+            message(function() local _ = op.l2norm(x, { device = "ref" }) end))
     end)
 
     it("takes no tokens at all", function()

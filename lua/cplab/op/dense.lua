@@ -10,7 +10,8 @@ local function product(dims, a, transpose_a, b, transpose_b, alpha, c)
     local a_shape, c_shape = a:shape(), c:shape()
     p.a, p.b, p.c = a._ptr.data, b._ptr.data, c._ptr.data
     p.m, p.n, p.k = c_shape[1], c_shape[2], transpose_a and a_shape[1] or a_shape[2]
-    p.lda, p.ldb, p.ldc = math.max(a_shape[2], 1), math.max(b:shape()[2], 1), math.max(c_shape[2], 1)
+    p.lda, p.ldb = math.max(a_shape[2], 1), math.max(b:shape()[2], 1)
+    p.ldc = math.max(c_shape[2], 1)
     p.transpose_a, p.transpose_b, p.alpha = transpose_a, transpose_b, alpha
     dims:call("matmul", p)
     return c
