@@ -406,10 +406,8 @@ CPL_API void cpl_world_leave(cpl_world *world, int rank);
 CPL_API int cpl_world_aborted(const cpl_world *world);
 CPL_API const char *cpl_world_message(const cpl_world *world);
 
-/* Local. A group of one rank, with no world. */
-CPL_API cpl_status cpl_comm_self(cpl_comm **out);
-CPL_API void
-cpl_comm_destroy(cpl_comm *comm); /* self only; a world owns its own */
+/* The group of one rank, with no world. It has no state and lives for ever. */
+CPL_API cpl_comm *cpl_comm_self(void);
 
 CPL_API int cpl_comm_rank(const cpl_comm *comm);
 CPL_API int cpl_comm_size(const cpl_comm *comm);

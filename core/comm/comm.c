@@ -26,12 +26,6 @@ const char *cpl_comm_transport(const cpl_comm *comm)
     return comm->ops->name;
 }
 
-void cpl_comm_destroy(cpl_comm *comm)
-{
-    if (comm != NULL && comm->ops->destroy != NULL)
-        comm->ops->destroy(comm);
-}
-
 cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out)
 {
     return comm->ops->alloc(comm, bytes, out);

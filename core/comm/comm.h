@@ -52,7 +52,6 @@ typedef struct cpli_comm_ops {
     cpl_status (*gather)(cpl_comm *comm, const void *data, size_t bytes,
                          void *out);
     cpl_status (*sum)(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype);
-    void (*destroy)(cpl_comm *comm);
 } cpli_comm_ops;
 
 /* The head of every transport's own struct. */

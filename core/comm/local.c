@@ -391,5 +391,4 @@ const cpli_comm_ops cpli_local_ops = {
     .barrier = barrier,
     .gather = gather,
     .sum = sum,
-    .destroy = NULL, /* the world owns its members */
 };

@@ -25,7 +25,7 @@ end
 --- A group of one rank.
 -- @treturn Comm
 function M.self()
-    return M.wrap(clib.create("cpl_comm", C.cpl_comm_destroy, 2, C.cpl_comm_self))
+    return M.wrap(C.cpl_comm_self())
 end
 
 --- Whether a value is a comm.

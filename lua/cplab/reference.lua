@@ -18,14 +18,11 @@ end
 
 -- The same model on one rank, contiguous; made by rank 0 for all.
 local function reference_stack(self)
-    local self_comm = clib.create("cpl_comm", C.cpl_comm_destroy, 1, C.cpl_comm_self)
     local model = self.model:with {
         policy = { "contiguous", "contiguous", "contiguous" },
     }
-    local stack = stacks.new { model = model, stream = self.stream, comm = self_comm, cp = 1,
+    return stacks.new { model = model, stream = self.stream, comm = C.cpl_comm_self(), cp = 1,
         tp = 1 }
-    stack.comm_owner = self_comm
-    return stack
 end
 
 local function have(key)

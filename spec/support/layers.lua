@@ -42,7 +42,7 @@ function M.live(kind, stream_fields, changes)
     local self = { kind = kind, layer = M.create(kind, changes) }
     self.stream = cplab.stream.thd(stream_fields)
     self.layout = cplab.layout.contiguous(self.stream, { cp = 1 })
-    self.comm = clib.create("cpl_comm", C.cpl_comm_destroy, 1, C.cpl_comm_self)
+    self.comm = C.cpl_comm_self()
     self.place = clib.create("cpl_place", C.cpl_place_destroy, 1, C.cpl_place_create, self.comm,
         self.layout._ptr)
     self.parameters = parameters.new(self.comm, "f64", { { name = kind, ptr = self.layer } })
