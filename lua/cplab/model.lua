@@ -97,6 +97,11 @@ function Model:steps(cp)
     return policies.steps(self.policy, self.schedule, cp, self.mlp ~= nil)
 end
 
+-- Text that tells any two numbers apart.
+local function exact(value)
+    return type(value) == "number" and ("%.17g"):format(value) or tostring(value)
+end
+
 local function flat(prefix, t, out)
     local names = {}
     for name in pairs(t) do
@@ -104,7 +109,7 @@ local function flat(prefix, t, out)
     end
     table.sort(names)
     for _, name in ipairs(names) do
-        out[#out + 1] = ("%s%s=%s"):format(prefix, name, tostring(t[name]))
+        out[#out + 1] = ("%s%s=%s"):format(prefix, name, exact(t[name]))
     end
 end
 
@@ -112,7 +117,7 @@ end
 function Model:signature()
     local out = { "schedule=" .. self.schedule:describe() }
     for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps" } do
-        out[#out + 1] = ("%s=%s"):format(name, tostring(self[name]))
+        out[#out + 1] = ("%s=%s"):format(name, exact(self[name]))
     end
     for _, name in ipairs { "gqa", "gdn", "mlp" } do
         flat(name .. ".", self[name] or {}, out)

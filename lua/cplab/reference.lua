@@ -29,14 +29,28 @@ local function have(key)
     return C.cpl_store_get(key, clib.box "size_t") ~= nil
 end
 
--- Rank 0 makes what is missing; the others wait for it.
-local function once_on_rank_0(self, key, make)
-    if self.rank == 0 and not have(key) then
-        local faults = C.cpl_faults_here()
-        local planted = ffi.new("cpl_faults", faults[0])
-        local text = make()
-        ffi.copy(faults, planted, ffi.sizeof "cpl_faults")
-        clib.check(C.cpl_store_put(key, text, #text))
+-- The reference has no faults; those planted on this rank come back afterwards.
+local function without_faults(f, i)
+    local faults = C.cpl_faults_here()
+    local planted = ffi.new("cpl_faults", faults[0])
+    f(i)
+    ffi.copy(faults, planted, ffi.sizeof "cpl_faults")
+end
+
+-- Rank 0 makes what is missing, in n parts; the others wait for one part at a time, so that no
+-- wait is longer than a step of one rank.
+local function make_once(self, key, n, part, text)
+    local missing = ffi.new("double[1]", self.rank == 0 and not have(key) and 1 or 0)
+    clib.check(C.cpl_comm_max(self.comm, missing, 1))
+    for i = 1, missing[0] * n do
+        if self.rank == 0 then
+            without_faults(part, i)
+        end
+        clib.check(C.cpl_comm_barrier(self.comm))
+    end
+    if self.rank == 0 and missing[0] == 1 then
+        local kept = text()
+        clib.check(C.cpl_store_put(key, kept, #kept))
     end
     clib.check(C.cpl_comm_barrier(self.comm))
 end
@@ -46,25 +60,19 @@ end
 -- @treturn string the key of the tensors in the store
 function M.parity(self)
     local key = key_of(self, "parity")
-    once_on_rank_0(self, key, function()
+    make_once(self, key, 1, function()
         local stack = reference_stack(self)
         stack:step { backward = true }
         parity.capture(key, stack:outputs())
         parity.capture(key, stack:gradients())
         parity.capture(key, stack:input_gradients())
-        return "made"
-    end)
+    end, function() return "made" end)
     return key
 end
 
-
--- The losses are stored as text that keeps every bit.
-local function run_losses(self, options)
-    local stack, losses = reference_stack(self), {}
-    for i = 1, options.iters do
-        losses[i] = ("%.17g"):format(stack:step(options))
-    end
-    return table.concat(losses, " ")
+-- Text that keeps every bit of a number.
+local function exact(number)
+    return number and ("%.17g"):format(number)
 end
 
 --- Collective. The loss of each of several steps.
@@ -73,8 +81,12 @@ end
 -- @treturn {number,...}
 function M.losses(self, options)
     local key = key_of(self, ("losses %d %s %s %s"):format(options.iters,
-        tostring(options.backward), tostring(options.optimizer), tostring(options.lr)))
-    once_on_rank_0(self, key, function() return run_losses(self, options) end)
+        tostring(options.backward), tostring(options.optimizer), tostring(exact(options.lr))))
+    local stack, made = nil, {}
+    make_once(self, key, options.iters, function(i)
+        stack = stack or reference_stack(self)
+        made[i] = exact(stack:step(options))
+    end, function() return table.concat(made, " ") end)
     local box, losses = clib.box "size_t", {}
     local text = C.cpl_store_get(key, box)
     for number in ffi.string(text, box[0]):gmatch "%S+" do
