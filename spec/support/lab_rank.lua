@@ -1,6 +1,7 @@
 --- Runs on a rank thread: a lab on a stream and a model given as plain tables.
 -- The payload: stream { lengths, real, tokens } or { seqlen }, model { pattern, layers, ... },
--- cp, options of the lab, and calls { { method, options }, ... } on it.
+-- cp, options of the lab, and calls { { method, argument, ... }, ... } on it. The call
+-- "convert_and_gather" moves rows that hold their own position and brings them back together.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -18,6 +19,19 @@ local function make_model(t)
     return require "cplab.model" (fields)
 end
 
+local own = {}
+
+function own.convert_and_gather(lab, from, to)
+    local cplab = require "cplab"
+    local layout = cplab.layout[from](lab.stream, { cp = lab.cp })
+    local values = {}
+    for slot, position in ipairs(layout:positions(lab.rank)) do
+        values[2 * slot - 1], values[2 * slot] = position, -position
+    end
+    local rows = cplab.tensor.from(values, { #values / 2, 2 }, "f64")
+    return lab:gather(lab:convert(rows, from, to), to):totable()
+end
+
 return function(comm, payload)
     local job = buffer.decode(payload)
     local lab = require("cplab.lab").new {
@@ -29,7 +43,7 @@ return function(comm, payload)
     }
     local answers = {}
     for i, call in ipairs(job.calls) do
-        answers[i] = lab[call[1]](lab, call[2]) or false
+        answers[i] = (own[call[1]] or lab[call[1]])(lab, unpack(call, 2, call.n or 4)) or false
     end
     return buffer.encode { answers = answers, checks = lab.checks, metrics = lab.metrics }
 end
