@@ -55,7 +55,7 @@ describe("the launcher on a machine without packages", function()
         program("id", "echo 0")
         program("apt-get", ("echo $DEBIAN_FRONTEND \"$@\" >>%s/calls"):format(folder))
         assert.same({ status = 3, out = "", err = ("cplab: installing packages: %s\n"
-            .. "cplab: still missing after the installation: %s \n"):format(lacking, lacking) },
+            .. "cplab: still missing after the installation: %s\n"):format(lacking, lacking) },
             run "doctor")
         assert.equal(("noninteractive update\nnoninteractive %s -o DPkg::Lock::Timeout=600\n")
             :format(install:match " (.*)"), command.read(folder .. "/calls"))
