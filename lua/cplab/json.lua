@@ -27,6 +27,11 @@ local function number(x)
     if x == math.huge then return '"inf"' end
     if x == -math.huge then return '"-inf"' end
     if x == math.floor(x) and math.abs(x) < 2 ^ 53 then return ("%d"):format(x) end
+    -- The shortest text that reads back as the same number.
+    for digits = 15, 16 do
+        local text = ("%." .. digits .. "g"):format(x)
+        if tonumber(text) == x then return text end
+    end
     return ("%.17g"):format(x)
 end
 
