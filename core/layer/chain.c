@@ -137,26 +137,25 @@ static size_t summary_workspace(const cpli_chain *chain, const cpl_gdn *gdn)
 
 static cpl_status prepare_buffers(cpli_chain *chain, const cpl_gdn *gdn)
 {
-    cpl_layer *layer = chain->layer;
+    int64_t n_spans = chain->place->n_spans;
     int64_t state = state_width(chain);
     int64_t square = chain->heads * chain->key_dim * chain->key_dim;
+    int64_t n_heads = chain->heads_of_chains.n;
     int64_t n_middles = chain->middles.n;
-    CPL_TRY(cpli_layer_tensor(layer, chain->place->n_spans, state,
-                              &chain->state_in));
-    CPL_TRY(cpli_layer_tensor(layer, chain->place->n_spans, state,
-                              &chain->state_out));
-    CPL_TRY(cpli_layer_tensor(layer, chain->place->n_spans, state,
-                              &chain->d_state_in));
-    CPL_TRY(cpli_layer_tensor(layer, chain->place->n_spans, state,
-                              &chain->d_state_out));
-    CPL_TRY(cpli_layer_tensor(layer, n_middles, square, &chain->transition));
-    CPL_TRY(cpli_layer_tensor(layer, chain->heads_of_chains.n, state,
-                              &chain->head_offset));
-    CPL_TRY(cpli_layer_tensor(layer, n_middles, state, &chain->middle_offset));
-    CPL_TRY(cpli_layer_tensor(layer, chain->followers.n, state,
-                              &chain->back_offset));
-    return cpli_layer_scratch(layer, summary_workspace(chain, gdn),
-                              &chain->workspace);
+    const cpli_buffer buffers[] = {
+        {&chain->state_in, n_spans, state, true},
+        {&chain->state_out, n_spans, state, false},
+        {&chain->d_state_in, n_spans, state, false},
+        {&chain->d_state_out, n_spans, state, false},
+        {&chain->transition, n_middles, square, true},
+        {&chain->head_offset, n_heads, state, false},
+        {&chain->middle_offset, n_middles, state, false},
+        {&chain->back_offset, chain->followers.n, state, false},
+    };
+    CPL_TRY(cpli_layer_buffers(chain->layer, buffers,
+                               sizeof buffers / sizeof *buffers));
+    return cpli_place_scratch(chain->layer->place,
+                              summary_workspace(chain, gdn), &chain->workspace);
 }
 
 cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,

@@ -73,43 +73,30 @@ static cpl_status prepare_buffers(gdn_layer *gdn, int64_t n_halo)
     cpl_layer *layer = &gdn->base;
     int64_t n = layer->n_rows;
     int64_t heads = gdn->config.value_heads;
-    const struct {
-        cpl_tensor **tensor;
-        int64_t rows, width;
-    } buffers[] = {
-        {&gdn->qkv, n, gdn->conv_width},
-        {&gdn->halo, n_halo, gdn->conv_width},
-        {&gdn->conv, n, gdn->conv_width},
-        {&gdn->q, n, gdn->q_width},
-        {&gdn->k, n, gdn->q_width},
-        {&gdn->z, n, gdn->v_width},
-        {&gdn->a, n, heads},
-        {&gdn->b, n, heads},
-        {&gdn->g, n, heads},
-        {&gdn->beta, n, heads},
-        {&gdn->o, n, gdn->v_width},
-        {&gdn->normed, n, gdn->v_width},
-        {&gdn->d_qkv, n, gdn->conv_width},
-        {&gdn->d_halo, n_halo, gdn->conv_width},
-        {&gdn->d_conv, n, gdn->conv_width},
-        {&gdn->d_q, n, gdn->q_width},
-        {&gdn->d_k, n, gdn->q_width},
-        {&gdn->d_z, n, gdn->v_width},
-        {&gdn->d_a, n, heads},
-        {&gdn->d_b, n, heads},
-        {&gdn->d_g, n, heads},
-        {&gdn->d_beta, n, heads},
-        {&gdn->d_o, n, gdn->v_width},
-        {&gdn->d_normed, n, gdn->v_width},
+    int64_t q = gdn->q_width;
+    int64_t v = gdn->v_width;
+    int64_t conv = gdn->conv_width;
+    const cpli_buffer buffers[] = {
+        {&gdn->qkv, n, conv, true},     {&gdn->halo, n_halo, conv, true},
+        {&gdn->conv, n, conv, true},    {&gdn->q, n, q, true},
+        {&gdn->k, n, q, true},          {&gdn->z, n, v, true},
+        {&gdn->a, n, heads, true},      {&gdn->b, n, heads, true},
+        {&gdn->g, n, heads, true},      {&gdn->beta, n, heads, true},
+        {&gdn->o, n, v, true},          {&gdn->normed, n, v, true},
+        {&gdn->d_qkv, n, conv, false},  {&gdn->d_halo, n_halo, conv, false},
+        {&gdn->d_conv, n, conv, false}, {&gdn->d_q, n, q, false},
+        {&gdn->d_k, n, q, false},       {&gdn->d_z, n, v, false},
+        {&gdn->d_a, n, heads, false},   {&gdn->d_b, n, heads, false},
+        {&gdn->d_g, n, heads, false},   {&gdn->d_beta, n, heads, false},
+        {&gdn->d_o, n, v, false},       {&gdn->d_normed, n, v, false},
     };
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        CPL_TRY(cpli_layer_tensor(layer, buffers[i].rows, buffers[i].width,
-                                  buffers[i].tensor));
+    CPL_TRY(
+        cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));
     cpl_gdn rule = rule_of(gdn);
     cpl_gdn_backward backward = {.forward = rule};
     size_t bytes = layer->kernels->gdn_workspace(&rule);
     size_t more = layer->kernels->gdn_backward_workspace(&backward);
-    return cpli_layer_scratch(layer, bytes > more ? bytes : more,
+    return cpli_place_scratch(layer->place, bytes > more ? bytes : more,
                               &gdn->workspace);
 }
 

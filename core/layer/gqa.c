@@ -112,35 +112,31 @@ static cpl_status prepare_buffers(gqa_layer *gqa)
 {
     cpl_layer *layer = &gqa->base;
     int64_t n = layer->n_rows;
-    const struct {
-        cpl_tensor **tensor;
-        int64_t rows, width;
-    } buffers[] = {
-        {&gqa->q_gate, n, 2 * gqa->q_width},
-        {&gqa->q, n, gqa->q_width},
-        {&gqa->k_raw, n, gqa->kv_width},
-        {&gqa->k, n, gqa->kv_width},
-        {&gqa->kv, n, 2 * gqa->kv_width},
-        {&gqa->keys, gqa->n_keys, 2 * gqa->kv_width},
-        {&gqa->o, n, gqa->q_width},
-        {&gqa->gated, n, gqa->q_width},
-        {&gqa->lse, n, gqa->config.heads},
-        {&gqa->d_q_gate, n, 2 * gqa->q_width},
-        {&gqa->d_q, n, gqa->q_width},
-        {&gqa->d_k, n, gqa->kv_width},
-        {&gqa->d_kv, n, 2 * gqa->kv_width},
-        {&gqa->d_keys, gqa->n_keys, 2 * gqa->kv_width},
-        {&gqa->d_o, n, gqa->q_width},
-        {&gqa->d_gated, n, gqa->q_width},
+    const cpli_buffer buffers[] = {
+        {&gqa->q_gate, n, 2 * gqa->q_width, true},
+        {&gqa->q, n, gqa->q_width, true},
+        {&gqa->k_raw, n, gqa->kv_width, true},
+        {&gqa->k, n, gqa->kv_width, false},
+        {&gqa->kv, n, 2 * gqa->kv_width, false},
+        {&gqa->keys, gqa->n_keys, 2 * gqa->kv_width, true},
+        {&gqa->o, n, gqa->q_width, true},
+        {&gqa->gated, n, gqa->q_width, true},
+        {&gqa->lse, n, gqa->config.heads, true},
+        {&gqa->d_q_gate, n, 2 * gqa->q_width, false},
+        {&gqa->d_q, n, gqa->q_width, false},
+        {&gqa->d_k, n, gqa->kv_width, false},
+        {&gqa->d_kv, n, 2 * gqa->kv_width, false},
+        {&gqa->d_keys, gqa->n_keys, 2 * gqa->kv_width, false},
+        {&gqa->d_o, n, gqa->q_width, false},
+        {&gqa->d_gated, n, gqa->q_width, false},
     };
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        CPL_TRY(cpli_layer_tensor(layer, buffers[i].rows, buffers[i].width,
-                                  buffers[i].tensor));
+    CPL_TRY(
+        cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));
     cpl_attention forward = attention_of(gqa);
     cpl_attention_backward backward = attention_backward_of(gqa);
     size_t bytes = layer->kernels->attention_workspace(&forward);
     size_t more = layer->kernels->attention_backward_workspace(&backward);
-    return cpli_layer_scratch(layer, bytes > more ? bytes : more,
+    return cpli_place_scratch(layer->place, bytes > more ? bytes : more,
                               &gqa->workspace);
 }
 

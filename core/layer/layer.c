@@ -33,27 +33,31 @@ void cpli_layer_param(cpl_layer *layer, const char *name, cpli_draw draw,
     info->shape[1] = columns;
 }
 
-cpl_status cpli_layer_tensor(cpl_layer *layer, int64_t rows, int64_t width,
-                             cpl_tensor **out)
+static cpl_status make_buffer(cpl_layer *layer, const cpli_buffer *buffer,
+                              cpl_tensor **out)
 {
-    cpl_tensor *tensor;
-    int64_t shape[] = {rows, width};
-    CPL_TRY(cpli_realloc((void **)&layer->tensors, (size_t)layer->n_tensors + 1,
-                         sizeof *layer->tensors));
-    CPL_TRY(
-        cpl_tensor_create(layer->dtype, 2, shape, layer->place->comm, &tensor));
-    layer->tensors[layer->n_tensors++] = tensor;
-    *out = tensor;
-    return CPL_OK;
+    int64_t shape[] = {buffer->rows, buffer->width};
+    if (buffer->is_kept)
+        return cpl_tensor_create(layer->dtype, 2, shape, layer->place->comm,
+                                 out);
+    void *data;
+    size_t bytes =
+        (size_t)(buffer->rows * buffer->width) * cpl_dtype_bytes(layer->dtype);
+    CPL_TRY(cpli_place_scratch(layer->place, bytes, &data));
+    return cpl_tensor_wrap(data, layer->dtype, 2, shape, out);
 }
 
-cpl_status cpli_layer_scratch(cpl_layer *layer, size_t bytes, void **out)
+cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
+                              size_t n)
 {
-    cpl_tensor *tensor;
-    size_t element = cpl_dtype_bytes(layer->dtype);
-    int64_t n = (int64_t)((bytes + element - 1) / element);
-    CPL_TRY(cpli_layer_tensor(layer, n, 1, &tensor));
-    *out = tensor->data;
+    CPL_TRY(cpli_realloc((void **)&layer->tensors, (size_t)layer->n_tensors + n,
+                         sizeof *layer->tensors));
+    for (size_t i = 0; i < n; i++) {
+        cpl_tensor *tensor;
+        CPL_TRY(make_buffer(layer, &buffers[i], &tensor));
+        layer->tensors[layer->n_tensors++] = tensor;
+        *buffers[i].tensor = tensor;
+    }
     return CPL_OK;
 }
 
@@ -238,6 +242,7 @@ static cpl_status prepare(cpl_layer *layer, const char *name, cpl_place *place)
     CPL_TRY(cpli_text(&layer->name, "%s", name));
     layer->place = place;
     layer->n_rows = place->n_rows;
+    cpli_place_begin_scratch(place);
     return layer->ops->prepare != NULL ? layer->ops->prepare(layer) : CPL_OK;
 }
 

@@ -62,12 +62,19 @@ cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
 /* Declares the next parameter, 1 or 2 dims (columns 0: one dim). */
 void cpli_layer_param(cpl_layer *layer, const char *name, cpli_draw draw,
                       int64_t rows, int64_t columns);
-/* A zeroed buffer [rows, width] of the layer's dtype in the transport's
- * memory, freed with the layer or at the next prepare. */
-cpl_status cpli_layer_tensor(cpl_layer *layer, int64_t rows, int64_t width,
-                             cpl_tensor **out);
-/* Scratch of `bytes` bytes, likewise. */
-cpl_status cpli_layer_scratch(cpl_layer *layer, size_t bytes, void **out);
+/* A buffer of the layer's dtype, [rows, width], in the transport's memory. One
+ * that is kept holds, from forward to backward, what backward reads; the others
+ * are scratch, shared by all layers of the place. */
+typedef struct cpli_buffer {
+    cpl_tensor **tensor;
+    int64_t rows, width;
+    bool is_kept;
+} cpli_buffer;
+
+/* Takes buffers for the place; they go with the layer or at the next prepare.
+ */
+cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
+                              size_t n);
 
 /* y (stride ldy) = x (stride ldx) W', W = parameter i, [out, in]. */
 void cpli_project(const cpl_layer *layer, int i, const void *x, int64_t ldx,

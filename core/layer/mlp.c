@@ -16,11 +16,13 @@ static cpl_status prepare(cpl_layer *layer)
 {
     mlp_layer *mlp = (mlp_layer *)layer;
     int64_t n = layer->n_rows;
-    CPL_TRY(cpli_layer_tensor(layer, n, 2 * mlp->width, &mlp->gate_up));
-    CPL_TRY(cpli_layer_tensor(layer, n, mlp->width, &mlp->act));
-    CPL_TRY(cpli_layer_tensor(layer, n, 2 * mlp->width, &mlp->d_gate_up));
-    CPL_TRY(cpli_layer_tensor(layer, n, mlp->width, &mlp->d_act));
-    return CPL_OK;
+    const cpli_buffer buffers[] = {
+        {&mlp->gate_up, n, 2 * mlp->width, true},
+        {&mlp->act, n, mlp->width, true},
+        {&mlp->d_gate_up, n, 2 * mlp->width, false},
+        {&mlp->d_act, n, mlp->width, false},
+    };
+    return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
 }
 
 static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)

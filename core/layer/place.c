@@ -1,6 +1,8 @@
 /* place.c: see place.h. */
 #include "place.h"
 
+#include "comm/comm.h"
+
 static cpl_status fill_positions(cpl_place *place)
 {
     cpl_span *spans;
@@ -62,6 +64,9 @@ void cpl_place_destroy(cpl_place *place)
     for (int i = 0; i < place->n_halos; i++)
         forget(&place->halos[i]);
     forget(&place->keys);
+    for (int64_t i = 0; i < place->n_scratch; i++)
+        cpli_comm_free(place->comm, place->scratch[i].block);
+    cpli_free(place->scratch);
     cpli_free(place->positions);
     cpl_free(place->links);
     cpl_free(place->spans);
@@ -118,5 +123,30 @@ cpl_status cpli_place_halo(cpl_place *place, int64_t width,
     seen->width = width;
     place->n_halos++;
     *out = seen;
+    return CPL_OK;
+}
+
+void cpli_place_begin_scratch(cpl_place *place)
+{
+    for (int64_t i = 0; i < place->n_scratch; i++)
+        place->scratch[i].is_taken = false;
+}
+
+cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out)
+{
+    for (int64_t i = 0; i < place->n_scratch; i++) {
+        cpli_scratch *scratch = &place->scratch[i];
+        if (scratch->is_taken || scratch->bytes != bytes)
+            continue;
+        scratch->is_taken = true;
+        *out = scratch->block;
+        return CPL_OK;
+    }
+    cpli_scratch fresh = {.bytes = bytes, .is_taken = true};
+    CPL_TRY(cpli_realloc((void **)&place->scratch, (size_t)place->n_scratch + 1,
+                         sizeof *place->scratch));
+    CPL_TRY(cpli_comm_alloc(place->comm, bytes, &fresh.block));
+    place->scratch[place->n_scratch++] = fresh;
+    *out = fresh.block;
     return CPL_OK;
 }

@@ -17,6 +17,13 @@ typedef struct cpli_seen {
 
 enum { CPLI_MAX_HALOS = 4 }; /* convolution widths in one model */
 
+/* Memory that layers of the place use in turn. */
+typedef struct cpli_scratch {
+    void *block;
+    size_t bytes;
+    bool is_taken; /* by the layer that is being prepared */
+} cpli_scratch;
+
 struct cpl_place {
     cpl_comm *comm;
     const cpl_layout *layout;
@@ -30,6 +37,8 @@ struct cpl_place {
     cpli_seen halos[CPLI_MAX_HALOS];
     int n_halos;
     int64_t routes_built;
+    cpli_scratch *scratch;
+    int64_t n_scratch;
 };
 
 /* The keys that the rank's queries may see. Owned by the place. */
@@ -37,5 +46,14 @@ cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out);
 /* `width` positions before each real span. Owned by the place. */
 cpl_status cpli_place_halo(cpl_place *place, int64_t width,
                            const cpli_seen **out);
+
+/*
+ * Scratch: what a layer writes and reads within one forward or one backward.
+ * No two layers are at work at once, so all layers of a place take the same
+ * blocks; a layer never gets a block twice. begin says that the next layer is
+ * being prepared. The memory is the transport's, and not zeroed again.
+ */
+void cpli_place_begin_scratch(cpl_place *place);
+cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out);
 
 #endif
