@@ -31,8 +31,9 @@ local function model(case)
         schedule = cplab.schedule.ratio(case.ratio, n_layers), policy = case.policy,
         hidden = hidden, vocab = 256, dtype = case.dtype,
         gqa = { heads = 4, kv_heads = 2, head_dim = 32 },
-        gdn = { key_heads = 2, value_heads = 4, key_dim = 32, value_dim = 32, conv = 4 },
-        mlp = { width = 256 },
+        gdn = { key_heads = 2, value_heads = 4, key_dim = 32, value_dim = 32, conv = 4,
+            chunk = 32 },
+        mlp = { width = 128 },
     }
 end
 

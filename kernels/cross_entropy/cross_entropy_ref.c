@@ -7,13 +7,14 @@
 
 #include "entries.h"
 
+/* n >= 1. */
 static double log_sum_exp(const double *x, int64_t n)
 {
-    double max = -INFINITY;
-    for (int64_t i = 0; i < n; i++)
+    double max = x[0];
+    for (int64_t i = 1; i < n; i++)
         max = x[i] > max ? x[i] : max;
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++)
+    double sum = exp(x[0] - max);
+    for (int64_t i = 1; i < n; i++)
         sum += exp(x[i] - max);
     return max + log(sum);
 }

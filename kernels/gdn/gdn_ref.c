@@ -237,17 +237,21 @@ static void summarise_head(const cpl_gdn_summary *s, int64_t i, int64_t head)
     const int64_t key_dim = p->key_dim;
     const int64_t value_dim = p->value_dim;
     int64_t at = i * p->value_heads + head;
-    double *m = (double *)s->transition + at * key_dim * key_dim;
-    double *b = (double *)s->offset + at * key_dim * value_dim;
-    for (int64_t a = 0; s->transition != NULL && a < key_dim * key_dim; a++)
+    double *m = s->transition;
+    double *b = s->offset;
+    if (m != NULL)
+        m += at * key_dim * key_dim;
+    if (b != NULL)
+        b += at * key_dim * value_dim;
+    for (int64_t a = 0; m != NULL && a < key_dim * key_dim; a++)
         m[a] = a / key_dim == a % key_dim ? 1 : 0;
-    for (int64_t a = 0; s->offset != NULL && a < key_dim * value_dim; a++)
+    for (int64_t a = 0; b != NULL && a < key_dim * value_dim; a++)
         b[a] = 0;
     for (int64_t n = 0; n < p->spans[i].length; n++) {
         token t = token_at(p, p->spans[i].slot + n, head);
-        if (s->transition != NULL)
+        if (m != NULL)
             apply_transition(&t, key_dim, key_dim, m);
-        if (s->offset == NULL)
+        if (b == NULL)
             continue;
         apply_transition(&t, key_dim, value_dim, b);
         for (int64_t a = 0; a < key_dim * value_dim; a++)
