@@ -52,9 +52,39 @@ local function add_run(parser)
     command:flag("--dry-run", "Check script, input and options, list the cases, run nothing.")
 end
 
+local function add_route(parser)
+    local command = parser:command("route",
+        "Draw who holds what in two layouts of a stream, and what moves between them.")
+    command:option("--cp", "Context-parallel ranks."):convert(whole("--cp", 1)):argname "N"
+        :count(1)
+    command:option("--tp", "Tensor-parallel ranks. Default: 1."):convert(whole("--tp", 1))
+        :argname "N"
+    command:option("--lengths", "Padded lengths of the sequences: 16,24, or @FILE, or - for "
+        .. "standard input."):argname "LIST":count(1)
+    command:option("--real", "Their real lengths, likewise."):argname "LIST"
+    command:option("--from", "Layout to start from.", "zigzag"):argname "KIND"
+    command:option("--to", "Layout to go to.", "contiguous"):argname "KIND"
+    command:flag("--json", "Print runs, segments, matrix and sums as JSON.")
+    command:option("--matrix", "Write the send matrix in bytes, as nccl-tests' alltoallv reads it "
+        .. "(- for standard output)."):argname "PATH"
+    command:option("--row-bytes", "Bytes of a row in --matrix. Default: 8192 (4096 of bf16).",
+        8192):convert(whole("--row-bytes", 1)):argname "N"
+end
+
+local function add_bench(parser)
+    local command = parser:command("bench", "Measure a part of cplab on this machine.")
+    command:argument("what", "route: building one rank's part of a route.")
+        :choices { "route" }
+    command:option("--iters", "Repetitions of each row. Default: 11."):convert(whole("--iters", 1))
+        :argname "N"
+    command:flag("--json", "Print one JSON object a row.")
+end
+
 local function add_others(parser)
     add_selection(parser:command("show",
         "Print schedule, layouts, conversions and bytes of each case; run nothing."))
+    add_route(parser)
+    add_bench(parser)
     local show = parser:command("report", "Print the table of a file of results.")
     show:argument("file", "What run --json wrote."):argname "FILE"
     local compare = parser:command("compare", "Print what changed between two files of results.")
@@ -141,6 +171,19 @@ function commands.compare(arguments)
     if not lines then say(sentence) return 2 end
     print_lines(lines)
     return 0
+end
+
+function commands.route(arguments)
+    arguments.colour = require("cplab.run").colour()
+    local status, message = require("cplab.route_command").run(arguments)
+    if message then say(message) end
+    return status
+end
+
+function commands.bench(arguments)
+    local status, message = require("cplab.bench_" .. arguments.what).run(arguments)
+    if message then say(message) end
+    return status
 end
 
 function commands.doctor()
