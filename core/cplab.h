@@ -78,7 +78,8 @@ CPL_API size_t cpl_dtype_bytes(cpl_dtype dtype);
 
 /*
  * Local. Reads or writes element `i` of an array of `dtype` as a double:
- * exact for every dtype but I64 beyond 2^53; bf16 rounds to nearest even.
+ * exact for every dtype but I64 beyond 2^53; bf16 rounds to nearest even; every
+ * NaN is read as the same one.
  */
 CPL_API double cpl_dtype_load(cpl_dtype dtype, const void *data, int64_t i);
 CPL_API void cpl_dtype_store(cpl_dtype dtype, void *data, int64_t i, double x);

@@ -2,6 +2,8 @@
  * dtype.c: names and sizes of the storage types, and elements as doubles for
  * references, tests and Lua tables.
  */
+#include <math.h>
+
 #include "base.h"
 
 static const struct {
@@ -39,7 +41,7 @@ static uint16_t float_to_bf16(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-double cpl_dtype_load(cpl_dtype dtype, const void *data, int64_t i)
+static double load(cpl_dtype dtype, const void *data, int64_t i)
 {
     switch (dtype) {
     case CPL_F64:
@@ -56,6 +58,13 @@ double cpl_dtype_load(cpl_dtype dtype, const void *data, int64_t i)
         break;
     }
     return 0;
+}
+
+double cpl_dtype_load(cpl_dtype dtype, const void *data, int64_t i)
+{
+    /* LuaJIT keeps its types in the payload of NaNs, so there is one NaN. */
+    double x = load(dtype, data, i);
+    return x == x ? x : (double)NAN;
 }
 
 void cpl_dtype_store(cpl_dtype dtype, void *data, int64_t i, double x)

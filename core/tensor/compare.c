@@ -13,7 +13,7 @@ static double norm_of(double squares, double largest)
 /* A NaN must win; a plain maximum would lose it. */
 static void raise_to(double *most, double value)
 {
-    if (!(value <= *most))
+    if (*most == *most && !(value <= *most))
         *most = value;
 }
 

@@ -51,5 +51,5 @@ void NAME(cross_entropy)(const cpl_cross_entropy *p)
         else if (dlogits != NULL)
             memset(dlogits, 0, (size_t)p->vocab * sizeof(real));
     }
-    *p->loss_sum = loss;
+    *p->loss_sum = loss == loss ? loss : (double)NAN; /* one NaN for Lua */
 }

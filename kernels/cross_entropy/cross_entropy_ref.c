@@ -36,5 +36,5 @@ void NAME(cross_entropy)(const cpl_cross_entropy *p)
                 label < 0 ? 0 : (exp(logits[i] - lse) - onehot) * p->grad_scale;
         }
     }
-    *p->loss_sum = loss;
+    *p->loss_sum = loss == loss ? loss : (double)NAN; /* one NaN for Lua */
 }

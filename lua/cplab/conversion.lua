@@ -29,7 +29,7 @@ end
 --- Collective. Between the layout where the model lives and the one where a mixer runs.
 function M.new(stack, live, there)
     local self = setmetatable({
-        stack = stack, live = live, there = there, built_in_steps = 0, in_place = false,
+        stack = stack, live = live, there = there, in_place = false,
     }, Conversion)
     self:reset()
     if not stack.lazy then
@@ -44,6 +44,7 @@ function Conversion:reset()
     self.bytes = { fwd = 0, bwd = 0 }
     self.messages = { fwd = 0, bwd = 0 }
     self.seconds, self.comm_seconds = 0, 0
+    self.built_in_step = 0
 end
 
 -- Lazy routes are what the reference system does when nobody prebuilt them; their price is
@@ -55,7 +56,7 @@ local function need_plans(self)
     log.once("lazy", "routes are built inside steps, because the model says routes = \"lazy\"")
     build(self)
     self.in_place = false
-    self.built_in_steps = self.built_in_steps + 1
+    self.built_in_step = self.built_in_step + 1
 end
 
 local function run(self, which, src, dst, pass)

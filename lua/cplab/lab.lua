@@ -15,7 +15,7 @@ local metrics = require "cplab.metrics"
 local models = require "cplab.model"
 local outline = require "cplab.outline"
 local references = require "cplab.reference"
-local stacks = require "cplab.stack"
+local steps = require "cplab.steps"
 local C, ffi = clib.C, clib.ffi
 
 local Lab = {}
@@ -34,15 +34,6 @@ local OPTIMIZERS = { "sgd" }
 
 -- ---- making --------------------------------------------------------------------
 
-local function stream_of(self, step)
-    local f = self.experiment.stream
-    local stream = f and f(self.case, step)
-    if type(stream) ~= "table" or stream._ptr == nil then
-        error("lab: stream(case) must return a cplab.stream", 0)
-    end
-    return stream
-end
-
 local function model_of(self)
     local f = self.experiment.model
     local model = f and f(self.case)
@@ -60,29 +51,19 @@ function M.new(t)
     local self = setmetatable({
         experiment = t.experiment, case = t.case, comm = t.comm, options = t.options or {},
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
-        metrics = {}, checks = {}, samples = {}, records = {},
+        metrics = {}, checks = {}, samples = {}, records = {}, streams = {},
     }, Lab)
     self.cp, self.tp = t.case.cp or self.size, t.case.tp or 1
     if self.tp ~= 1 then
         error(("lab: tp = %d: the layers of this build run with tp = 1"):format(self.tp), 0)
     end
     if self.experiment.stream then
-        self.stream = stream_of(self, 0)
+        self.stream = steps.stream_at(self, 0)
     end
     if self.experiment.model then
         self.model = model_of(self)
     end
     return self
-end
-
-local function stack_for(self, stream)
-    if not self.stack or self.stack.stream ~= stream then
-        self.stack = stacks.new {
-            model = self.model, stream = stream, comm = self.comm, cp = self.cp, tp = self.tp,
-            faults = self.options.faults,
-        }
-    end
-    return self.stack
 end
 
 local function need_stack(self, who)
@@ -91,7 +72,7 @@ local function need_stack(self, who)
     elseif not self.stream then
         error(("lab:%s: the experiment has no stream(case)"):format(who), 3)
     end
-    return stack_for(self, self.stream)
+    return steps.stack_at(self, 0)
 end
 
 -- ---- the reference ---------------------------------------------------------------
@@ -121,8 +102,8 @@ function Lab:reference(options)
     check_options("reference", options, REFERENCE)
     need_stack(self, "reference")
     local losses = references.losses(self, {
-        iters = options.iters or 1, optimizer = options.optimizer, lr = options.lr,
-        backward = options.backward or options.optimizer ~= nil,
+        iters = options.iters or self.options.iters or 1, optimizer = options.optimizer,
+        lr = options.lr, backward = options.backward or options.optimizer ~= nil,
     })
     return { losses = losses, loss = losses[#losses] }
 end
@@ -136,39 +117,31 @@ local function merge(into, from)
     return into
 end
 
--- A stream of its own for each step, where stream(case, step) takes the step.
-local function stack_of_step(self, step)
-    local f = self.experiment.stream
-    if step > 0 and debug.getinfo(f, "u").nparams >= 2 then
-        self.stream = stream_of(self, step)
+-- Collective. A wrong row on any rank fails the case, with a check that says which.
+local function check_trace(self, trace)
+    local wrong_rows, sentence = metrics.wrong_rows(self.comm, trace)
+    if wrong_rows > 0 then
+        self.checks[#self.checks + 1] = { name = "trace: " .. sentence, passed = false,
+            value = wrong_rows, bound = { equals = 0 } }
     end
-    return stack_for(self, self.stream)
+    return wrong_rows
 end
 
--- A wrong row fails the case, with a check that says which.
-local function check_trace(self, stack, wrong_rows)
-    if (wrong_rows or 0) > 0 then
-        self.checks[#self.checks + 1] = { name = "trace: " .. metrics.first_wrong(stack),
-            passed = false, value = wrong_rows, bound = { equals = 0 } }
+-- What the caller left open, from the command line. The reference is of the first step, so a
+-- compared run must not go on to other parameters or another stream.
+local function fill_in(self, options)
+    local compared = options.reference
+    options.iters = options.iters or not compared and self.options.iters or 1
+    options.warmup = options.warmup or not compared and self.options.warmup or 0
+    local goes_on = options.iters + options.warmup > 1
+        and (options.optimizer ~= nil or steps.vary(self))
+    if compared and goes_on then
+        error(("lab:step: reference compares the first step; with an optimizer, or a stream for "
+            .. "each step, iters must be 1 and warmup 0 (got %d, %d)"):format(options.iters,
+            options.warmup), 3)
     end
-end
-
-local function run_iterations(self, options, traced)
-    local warmup, iters = options.warmup or 0, options.iters or 1
-    local step_options = { backward = options.backward, optimizer = options.optimizer,
-        lr = options.lr }
-    local records, losses, stack = {}, {}, nil
-    for i = 1 - warmup, iters do
-        stack = stack_of_step(self, i + warmup - 1)
-        stack:set_trace(traced)
-        local record, loss = measure.iteration(stack, function()
-            return stack:step(step_options)
-        end)
-        if i >= 1 then
-            records[i], losses[i] = record, loss
-        end
-    end
-    return stack, records, losses
+    options.backward = options.backward or options.optimizer ~= nil or compared
+    return options
 end
 
 --- Collective. Runs steps from the model's initial parameters and returns their metrics, which
@@ -179,25 +152,23 @@ function Lab:step(options)
     options = merge({}, options or {})
     check_options("step", options, STEP)
     need_stack(self, "step")
-    options.iters = options.iters or self.options.iters
-    options.warmup = options.warmup or self.options.warmup
-    options.backward = options.backward or options.optimizer ~= nil or options.reference
+    fill_in(self, options)
     local traced = options.trace or self.options.trace_tokens or false
     local key = options.reference and references.parity(self)
     self.stack.parameters:draw(self.model.seed)
     C.cpl_memory_reset_peak()
-    local stack, records, losses = run_iterations(self, options, traced)
-    local result = merge(metrics.structure(stack), metrics.counts(stack, traced))
-    result.loss = losses[#losses]
-    check_trace(self, stack, result.wrong_rows)
+    local run = steps.run(self, options, traced)
+    local result = merge(metrics.structure(run.stack), metrics.counts(run.stack))
+    result.loss = run.losses[#run.losses]
+    result.wrong_rows = traced and check_trace(self, run.trace) or nil
     if key then
-        merge(result, metrics.compare(stack, key, options.backward))
+        merge(result, metrics.compare(run.stack, key, options.backward))
     end
-    local times, samples = measure.times(measure.gather(self.comm, records))
+    local times, samples = measure.times(measure.gather(self.comm, run.records))
     merge(result, times)
     merge(self.metrics, result)
     self.samples.step_ms = samples
-    return merge({ losses = losses }, result)
+    return merge({ losses = run.losses }, result)
 end
 
 -- ---- checks, records, tensors --------------------------------------------------------
@@ -313,7 +284,7 @@ end
 -- @treturn {string,...}
 function M.describe(experiment, case, options)
     local self = { experiment = experiment, case = case, options = options or {} }
-    return outline.lines(stream_of(self, 0), model_of(self), case.cp or 1)
+    return outline.lines(steps.make_stream(experiment, case, 0), model_of(self), case.cp or 1)
 end
 
 return M

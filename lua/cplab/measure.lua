@@ -17,8 +17,8 @@ function M.iteration(stack, step)
     for _, c in pairs(stack.conversions) do
         c:reset()
     end
-    C.cpl_counters_reset()
     clib.check(C.cpl_comm_barrier(stack.comm))
+    C.cpl_counters_reset() -- after the barrier: waiting for the others is no part of the step
     local start, busy = C.cpl_clock(), C.cpl_thread_clock()
     local result = step()
     local seconds = { step = C.cpl_clock() - start, busy = C.cpl_thread_clock() - busy }
@@ -26,7 +26,7 @@ function M.iteration(stack, step)
     for _, c in pairs(stack.conversions) do
         seconds.convert = seconds.convert + c.seconds
     end
-    seconds.comm = C.cpl_counters_here().comm_seconds - M.inside(stack) + stack.reduce_seconds
+    seconds.comm = C.cpl_counters_here().comm_seconds - M.inside(stack)
     return seconds, result
 end
 

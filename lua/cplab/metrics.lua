@@ -10,16 +10,15 @@ local M = {}
 -- Sums of the group over one iteration.
 local function group_counts(stack)
     local counters = C.cpl_counters_here()
-    local sums = ffi.new("double[?]", 6)
+    local sums = ffi.new("double[?]", 5)
     for _, c in pairs(stack.conversions) do
         sums[0] = sums[0] + c.bytes.fwd
         sums[1] = sums[1] + c.bytes.bwd
         sums[2] = sums[2] + c.messages.fwd
     end
-    sums[3] = tonumber(counters.wrong_rows)
-    sums[4] = tonumber(counters.host_syncs)
-    sums[5] = tonumber(counters.state_bytes)
-    clib.check(C.cpl_comm_sum(stack.comm, sums, 6, C.CPL_F64))
+    sums[3] = tonumber(counters.host_syncs)
+    sums[4] = tonumber(counters.state_bytes)
+    clib.check(C.cpl_comm_sum(stack.comm, sums, 5, C.CPL_F64))
     return sums
 end
 
@@ -46,15 +45,14 @@ function M.structure(stack)
     }
 end
 
---- Collective. What the last iteration counted; wrong_rows only where it was traced.
-function M.counts(stack, traced)
+--- Collective. What the last iteration counted.
+function M.counts(stack)
     local sums = group_counts(stack)
     return {
         conversions_fwd = conversions(stack, "fwd"), conversions_bwd = conversions(stack, "bwd"),
         conversion_bytes_fwd = sums[0], conversion_bytes_bwd = sums[1],
         conversion_messages_fwd = sums[2],
-        wrong_rows = traced and sums[3] or nil,
-        host_syncs_in_step = sums[4], state_bytes = sums[5],
+        host_syncs_in_step = sums[3], state_bytes = sums[4],
     }
 end
 
@@ -73,20 +71,24 @@ function M.compare(stack, key, backward)
     return metrics
 end
 
---- Collective. The sentence about the first wrong row that any rank saw, or nil. Ranks check
--- the same tensors in the same order, so the earliest check has the cause; the rest follows.
-function M.first_wrong(stack)
-    local size = C.cpl_comm_size(stack.comm)
-    local mine, all = ffi.new("cpl_first_wrong"), ffi.new("cpl_first_wrong[?]", size)
-    C.cpl_trace_first_wrong(mine)
-    clib.check(C.cpl_comm_gather(stack.comm, mine, ffi.sizeof(mine), all))
+--- Collective. The wrong rows of all ranks, and the sentence about the first one. Ranks check the
+-- same tensors in the same order, so the earliest check has the cause; the rest follows.
+-- @param comm a `cpl_comm *`
+-- @tparam table trace of cplab.steps.run
+-- @treturn number
+-- @treturn ?string
+function M.wrong_rows(comm, trace)
+    local size, n = C.cpl_comm_size(comm), ffi.new("double[1]", trace.wrong_rows)
+    local all = ffi.new("cpl_first_wrong[?]", size)
+    clib.check(C.cpl_comm_sum(comm, n, 1, C.CPL_F64))
+    clib.check(C.cpl_comm_gather(comm, trace.first, ffi.sizeof(trace.first), all))
     local first
     for rank = 0, size - 1 do
         if all[rank].check > 0 and (not first or all[rank].check < all[first].check) then
             first = rank
         end
     end
-    return first and ffi.string(all[first].sentence)
+    return n[0], first and ffi.string(all[first].sentence)
 end
 
 return M

@@ -82,6 +82,11 @@ function Parameters:draw(seed)
     self.drawn_seed = seed
 end
 
+--- The values of other parameters, of the same layers, become these.
+function Parameters:take(other)
+    clib.check(C.cpl_tensor_copy(self.weights, other.weights))
+end
+
 --- Collective. Sums the gradients over the group, in rank order.
 function Parameters:reduce()
     clib.check(C.cpl_comm_sum(self.comm, self.grads.data, self.n, clib.dtypes[self.dtype]))

@@ -4,25 +4,29 @@
 -- @module cplab.reference
 local clib = require "clib"
 local parity = require "cplab.parity"
-local stacks = require "cplab.stack"
+local steps = require "cplab.steps"
 local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
-local function key_of(self, what)
-    local tokens = self.stream.tokens
-    local text = tokens and table.concat(tokens, ",") or ""
-    local digest = C.cpl_hash(C.cpl_stream_digest(self.stream._ptr), text, #text)
-    return ("%s|%s|%s"):format(what, self.model:signature(), tostring(digest))
+-- Names what was computed: the model's numbers and the tokens of the first n steps.
+local function key_of(lab, what, n)
+    local digest = ffi.cast("uint64_t", 0)
+    for step = 0, steps.vary(lab) and n - 1 or 0 do
+        local stream = steps.stream_at(lab, step)
+        local text = ("%s %s"):format(tostring(C.cpl_stream_digest(stream._ptr)),
+            table.concat(stream.tokens or {}, ","))
+        digest = C.cpl_hash(digest, text, #text)
+    end
+    return ("%s|%s|%s"):format(what, lab.model:signature(), tostring(digest))
 end
 
--- The same model on one rank, contiguous; made by rank 0 for all.
-local function reference_stack(self)
-    local model = self.model:with {
-        policy = { "contiguous", "contiguous", "contiguous" },
-    }
-    return stacks.new { model = model, stream = self.stream, comm = C.cpl_comm_self(), cp = 1,
-        tp = 1 }
+-- The same model on one rank, contiguous.
+local function reference_stack(lab, step, old)
+    return steps.stack_for(old, steps.stream_at(lab, step), {
+        model = lab.model:with { policy = { "contiguous", "contiguous", "contiguous" } },
+        comm = C.cpl_comm_self(), cp = 1, tp = 1,
+    })
 end
 
 local function have(key)
@@ -59,9 +63,9 @@ end
 -- @tparam table self a lab
 -- @treturn string the key of the tensors in the store
 function M.parity(self)
-    local key = key_of(self, "parity")
+    local key = key_of(self, "parity", 1)
     make_once(self, key, 1, function()
-        local stack = reference_stack(self)
+        local stack = reference_stack(self, 0)
         stack:step { backward = true }
         parity.capture(key, stack:outputs())
         parity.capture(key, stack:gradients())
@@ -81,10 +85,11 @@ end
 -- @treturn {number,...}
 function M.losses(self, options)
     local key = key_of(self, ("losses %d %s %s %s"):format(options.iters,
-        tostring(options.backward), tostring(options.optimizer), tostring(exact(options.lr))))
+        tostring(options.backward), tostring(options.optimizer), tostring(exact(options.lr))),
+        options.iters)
     local stack, made = nil, {}
     make_once(self, key, options.iters, function(i)
-        stack = stack or reference_stack(self)
+        stack = reference_stack(self, i - 1, stack)
         made[i] = exact(stack:step(options))
     end, function() return table.concat(made, " ") end)
     local box, losses = clib.box "size_t", {}

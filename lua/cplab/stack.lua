@@ -133,6 +133,11 @@ end
 -- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), faults
 -- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift = })
 function M.new(t)
+    local batch = tonumber(C.cpl_stream_batch(t.stream._ptr))
+    if batch > 1 then
+        error(("stack: an sbhd stream with batch %d; the layers of this build run batch 1"):format(
+            batch), 0)
+    end
     local self = setmetatable({
         model = t.model, stream = t.stream, comm = t.comm, dtype = t.model.dtype,
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
@@ -247,15 +252,12 @@ function Stack:backward()
         block_backward(self, self.blocks[i], self.d)
     end
     backward(self.embedding, self.d, nil)
-    local before = C.cpl_clock()
     self.parameters:reduce()
-    self.reduce_seconds = C.cpl_clock() - before
 end
 
 --- Collective. One step; returns the loss.
 -- @tparam table options backward (boolean), optimizer ("sgd" or nil), lr
 function Stack:step(options)
-    self.reduce_seconds = 0
     self.parameters:zero_gradients()
     self:forward()
     local loss = self:loss()
@@ -276,7 +278,7 @@ function Stack:set_trace(on)
     check(C.cpl_tensor_mark(self.tokens, self.layouts.live._ptr, self.rank, on))
 end
 
---- Distinct routes built at preparation and, where lazy, in steps.
+--- Distinct routes built at preparation and, where lazy, in the last step.
 function Stack:count_routes()
     local prepared, in_step = 1, 0 -- the one that brings the labels
     for _, place in pairs(self.places) do
@@ -284,7 +286,7 @@ function Stack:count_routes()
     end
     for _, c in pairs(self.conversions) do
         prepared = prepared + (self.lazy and 0 or 1)
-        in_step = in_step + c.built_in_steps
+        in_step = in_step + c.built_in_step
     end
     return prepared, in_step
 end

@@ -11,11 +11,20 @@ local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
+local function own_token(stream, vocab)
+    return function(position)
+        local token = stream.tokens[position + 1]
+        if token < 0 or token >= vocab then
+            error(("stack: token %d at position %d, vocabulary of %d"):format(token, position,
+                vocab), 0)
+        end
+        return token
+    end
+end
+
 local function reader(stream, vocab)
     if stream.tokens then
-        return function(position)
-            return stream.tokens[position + 1]
-        end
+        return own_token(stream, vocab)
     end
     local key = C.cpl_stream_digest(stream._ptr)
     return function(position)

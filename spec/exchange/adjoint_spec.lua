@@ -164,6 +164,55 @@ describe("a view", function()
         end
     end)
 
+    it("has an adjoint that adds rows, not traces, and counts what goes back", function()
+        local results = ranks.run(3, function(comm)
+            local C = require("clib").C
+            local exchange = require "cplab.exchange"
+            local route = require "cplab.route"
+            local rows = require "spec.exchange.rows"
+            local rank = comm:rank()
+            local layout = rows.layout("zigzag", rows.stream("thd", 3), 3)
+            local view = rows.view("keys", layout)
+            local r = route(layout, view)
+            local plan = exchange.plan(r, comm, "f64", 2)
+            local function moved(segments) -- bytes and messages of other ranks
+                local sum, last = { 0, 0 }, rank
+                for _, segment in ipairs(segments) do
+                    if segment.peer ~= rank then
+                        sum[1] = sum[1] + segment.length * 16
+                        sum[2] = sum[2] + (segment.peer ~= last and 1 or 0)
+                        last = segment.peer
+                    end
+                end
+                return sum
+            end
+            local function sent(f, ...)
+                C.cpl_counters_reset()
+                f(plan, ...)
+                local counters = C.cpl_counters_here()
+                return { tonumber(counters.sent_bytes), tonumber(counters.sent_messages) }
+            end
+            local x = rows.tensor("f64", layout:n_local(rank), 2):mark(layout, rank, true)
+            local y = rows.tensor("f64", view:n_local(rank), 2)
+            local out = sent(plan.convert, x, y)
+            local added = sent(plan.adjoint, y, x, true)
+            local kept = x:first_untraced(layout:positions(rank)) == nil
+            local back = sent(plan.adjoint, y, x)
+            return { kept = kept, lost = x._ptr.trace == nil, y_traced = y._ptr.trace ~= nil,
+                out = out, added = added, back = back,
+                sends = moved(r:sends(rank)), receives = moved(r:receives(rank)) }
+        end)
+        local differ = false
+        for _, result in ipairs(results) do
+            assert.is_true(result.y_traced and result.kept and result.lost)
+            assert.same(result.sends, result.out)
+            assert.same(result.receives, result.added)
+            assert.same(result.receives, result.back)
+            differ = differ or result.sends[1] ~= result.receives[1]
+        end
+        assert.is_true(differ)
+    end)
+
     it("has no adjoint in bf16, and says so", function()
         local _, failure = ranks.try(2, function(comm)
             local exchange = require "cplab.exchange"

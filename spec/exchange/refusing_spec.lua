@@ -136,6 +136,26 @@ describe("ranks that disagree", function()
         assert.is_nil(failure)
     end)
 
+    it("about the dtype, or the layout on either side, get no plan, all of them", function()
+        for _, what in ipairs { "dtype", "source", "target" } do
+            local messages = ranks.run(2, function(comm, odd)
+                local exchange = require "cplab.exchange"
+                local route = require "cplab.route"
+                local rows = require "spec.exchange.rows"
+                local stream = rows.stream("thd", 2)
+                local differs = comm:rank() == 1 and odd
+                local from = rows.layout(differs == "source" and "mirror" or "zigzag", stream, 2)
+                local to = rows.layout(differs == "target" and "mirror" or "contiguous", stream, 2)
+                local ok, message = pcall(exchange.plan, route(from, to), comm,
+                    differs == "dtype" and "i32" or "f32", 3)
+                return ok and "a plan" or message
+            end, what)
+            for rank = 1, 2 do
+                assert.matches("the ranks plan different exchanges", messages[rank])
+            end
+        end
+    end)
+
     it("about in place are told", function()
         local _, failure = ranks.try(2, function(comm)
             local exchange = require "cplab.exchange"

@@ -2,6 +2,7 @@
 -- do, and what is refused. Parity over ranks is in spec/stack.
 local clib = require "clib"
 local layers = require "spec.support.layers"
+local ranks = require "spec.support.ranks"
 local C, ffi = clib.C, clib.ffi
 
 local STREAM = { lengths = { 9, 0, 1, 6 }, real = { 7, 0, 1, 6 } }
@@ -140,6 +141,96 @@ describe("a layer", function()
         live.parameters:draw(4)
         assert.not_same(first, layers.row(by_name["gdn.out_proj"], 0))
     end)
+
+    it("draws zero-centred norms at 0, plain ones at 1, projections with deviation 0.02", function()
+        local expected = { ["gqa.q_norm"] = 0, ["gqa.k_norm"] = 0, ["norm.weight"] = 0,
+            ["gdn.norm"] = 1, ["gdn.dt_bias"] = 1 }
+        local n_fixed, largest_conv = 0, 0
+        for _, kind in ipairs { "gqa", "gdn", "norm" } do
+            local live = layers.live(kind, STREAM)
+            live.parameters:draw(3)
+            for _, entry in ipairs(live.parameters.list) do
+                local n, squares = tonumber(C.cpl_tensor_n_elements(entry.weight)), 0
+                for i = 0, n - 1 do
+                    local value = C.cpl_dtype_load(C.CPL_F64, entry.weight.data, i)
+                    squares = squares + value * value
+                    if expected[entry.name] then
+                        assert.equal(expected[entry.name], value)
+                        n_fixed = n_fixed + 1
+                    end
+                end
+                if entry.name == "gdn.conv" then
+                    largest_conv = largest(entry.weight)
+                elseif entry.name:match "_proj$" then
+                    -- The deviation of n draws is known to about 1 / sqrt(2n), here under 15%.
+                    assert.is_true(math.abs(math.sqrt(squares / n) / 0.02 - 1) < 0.5)
+                end
+            end
+        end
+        assert.equal(8 + 8 + 6 + 5 + 4, n_fixed)
+        assert.is_true(largest_conv <= 0.5 and largest_conv > 0.45) -- 1 / sqrt(conv)
+    end)
+end)
+
+describe("the trace of rows", function()
+    -- Two runs, the later one first: the halo of the first span is not where its rows are.
+    local RUNS = { { 4, 4 }, { 0, 4 } }
+
+    local function mark(live, tensor)
+        clib.check(C.cpl_tensor_mark(tensor, live.layout._ptr, 0, true))
+    end
+
+    local function swap(tensor, i, j)
+        local trace = tensor.trace
+        trace[i], trace[j] = trace[j], trace[i]
+    end
+
+    local function wrong_rows(f, live)
+        C.cpl_counters_reset()
+        f(live)
+        return tonumber(C.cpl_counters_here().wrong_rows)
+    end
+
+    -- Positions 2 and 3 are two of the three before the run at 4, and two of all keys.
+    local WRONG = { gqa = 4, gdn = 4, mlp = 2, norm = 2, linear = 2, embedding = 2 }
+    for _, kind in ipairs(layers.kinds) do
+        it(("%s: is compared in x, and in what a view brought"):format(kind), function()
+            local live = layers.live(kind, { lengths = { 8 } }, nil, RUNS)
+            mark(live, live.x)
+            assert.equal(0, wrong_rows(layers.forward, live))
+            swap(live.x, 6, 7)
+            assert.equal(WRONG[kind], wrong_rows(layers.forward, live))
+            local first = ffi.new "cpl_first_wrong"
+            C.cpl_trace_first_wrong(first)
+            assert.equal(kind .. ", rank 0, slot 6: expected position 2, found 3",
+                ffi.string(first.sentence))
+        end)
+
+        it(("%s: is compared in dy, and goes on to y and dx"):format(kind), function()
+            local live = layers.live(kind, { lengths = { 8 } }, nil, RUNS)
+            mark(live, live.x)
+            layers.forward(live)
+            mark(live, live.dy)
+            assert.equal(0, wrong_rows(layers.backward, live))
+            for _, tensor in ipairs { live.y, live.dx } do
+                assert.is_true(tensor.layout == live.x.layout)
+                for slot = 0, 7 do
+                    assert.equal(live.x.trace[slot], tensor.trace[slot])
+                end
+            end
+            swap(live.dy, 0, 3)
+            assert.equal(2, wrong_rows(layers.backward, live))
+        end)
+    end
+
+    it("is not needed to refuse rows of another layout", function()
+        local live = layers.live("mlp", { lengths = { 8 } }, nil, RUNS)
+        local other = layers.live("mlp", { lengths = { 8 } })
+        clib.check(C.cpl_tensor_mark(live.x, other.layout._ptr, 0, false))
+        assert.equal(C.CPL_MISMATCH, C.cpl_layer_forward(live.layer, live.x, live.y))
+        assert.matches("^mlp: expected rows of custom.*, got rows of another layout$",
+            ffi.string(C.cpl_last_error()))
+    end)
 end)
 
 describe("what a layer refuses", function()
@@ -158,8 +249,64 @@ describe("what a layer refuses", function()
         refused("gdn: 3 value_heads, not a multiple of key_heads = 2", layers.create, "gdn",
             { value_heads = 3 })
         refused("gdn: chunk 65 is not in 1 to 64", layers.create, "gdn", { chunk = 65 })
+        refused("gdn: hidden, key_heads, value_heads, key_dim, value_dim and conv must be "
+            .. "positive (got 6, 2, 4, 3, 5, 0)", layers.create, "gdn", { conv = 0 })
         refused("mlp: hidden and width must be positive (got 6, 0)", layers.create, "mlp",
             { width = 0 })
+    end)
+
+    it("parameters or gradients of another shape", function()
+        local live = layers.live("mlp", STREAM)
+        local list = live.parameters.list
+        local weights, reversed = ffi.new "cpl_tensor *[3]", ffi.new "cpl_tensor *[3]"
+        for i = 1, 3 do
+            weights[i - 1], reversed[i - 1] = list[i].weight, list[4 - i].weight
+        end
+        for _, given in ipairs { { weights, reversed }, { reversed, weights } } do
+            assert.equal(C.CPL_MISMATCH, C.cpl_layer_bind(live.layer, given[1], given[2]))
+            assert.equal("mlp: parameter gate_proj is f64 of 9 x 6, not what was given",
+                ffi.string(C.cpl_last_error()))
+        end
+        assert.equal(C.CPL_OK, C.cpl_layer_bind(live.layer, weights, weights))
+    end)
+
+    it("more than four widths of halo in one place, whose routes it shares", function()
+        local live = layers.live("gdn", STREAM)
+        local function routes_with(conv)
+            local other = layers.create("gdn", { conv = conv })
+            assert.equal(C.CPL_OK, C.cpl_layer_prepare(other, "other", live.place))
+            return tonumber(C.cpl_place_routes_built(live.place))
+        end
+        assert.equal(1, routes_with(4)) -- that of live.layer
+        assert.equal(2, routes_with(7))
+        assert.equal(2, routes_with(4))
+        assert.equal(4, (routes_with(2) and routes_with(3)))
+        local fifth = layers.create("gdn", { conv = 5 })
+        assert.equal(C.CPL_UNSUPPORTED, C.cpl_layer_prepare(fifth, "fifth", live.place))
+        assert.equal("place: more than 4 widths of halo in one layout",
+            ffi.string(C.cpl_last_error()))
+    end)
+
+    it("on one rank it refuses on all", function()
+        local statuses = ranks.run(3, function(comm)
+            local clib = require "clib" -- luacheck: ignore 431
+            local cplab = require "cplab"
+            local C, ffi = clib.C, clib.ffi -- luacheck: ignore 431
+            local layout = cplab.layout.contiguous(cplab.stream.thd { lengths = { 12 } },
+                { cp = 3 })
+            local place = clib.create("cpl_place", C.cpl_place_destroy, 1, C.cpl_place_create,
+                comm._ptr, layout._ptr)
+            local layer = clib.create("cpl_layer", C.cpl_layer_destroy, 1, C.cpl_layer_mlp,
+                ffi.new("cpl_mlp_config", { hidden = 6, width = 9 }), C.CPL_F64)
+            if comm:rank() == 1 then C.cpl_memory_fail_after(0) end
+            local first = tonumber(C.cpl_layer_prepare(layer, "mlp", place))
+            C.cpl_memory_fail_after(-1)
+            return { first, tonumber(C.cpl_layer_prepare(layer, "mlp", place)) }
+        end)
+        for _, of_rank in ipairs(statuses) do
+            assert.not_equal(tonumber(C.CPL_OK), of_rank[1])
+            assert.equal(tonumber(C.CPL_OK), of_rank[2])
+        end
     end)
 
     it("rows of the wrong number or width, and backward before forward", function()

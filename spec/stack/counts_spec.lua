@@ -44,6 +44,34 @@ describe("counts of a step", function()
         assert.equal(mirror.conversion_bytes_fwd, mirror.conversion_bytes_bwd)
     end)
 
+    it("a step without backward counts nothing there, forward the same", function()
+        for _, policy in ipairs { "zigzag", "mirror", "native" } do
+            local both = step(policy, "GGG*", 4, { 64 })
+            local one = step(policy, "GGG*", 4, { 64 }, {})
+            for _, name in ipairs { "conversions", "conversion_bytes" } do
+                assert.equal(both[name .. "_fwd"], both[name .. "_bwd"])
+                assert.equal(both[name .. "_fwd"], one[name .. "_fwd"])
+                assert.equal(0, one[name .. "_bwd"])
+            end
+            assert.equal(both.conversion_messages_fwd, one.conversion_messages_fwd)
+            assert.equal(both.state_bytes, 2 * one.state_bytes) -- what goes comes back
+        end
+    end)
+
+    it("counts are of one step, however many are run", function()
+        for _, policy in ipairs { "zigzag", "native" } do
+            local one = step(policy, "GGG*", 4, { 64 })
+            local many = step(policy, "GGG*", 4, { 64 },
+                { backward = true, trace = true, warmup = 1, iters = 3 })
+            assert.is_true(one.conversions_fwd + one.state_bytes > 0)
+            for _, name in ipairs { "conversions_fwd", "conversions_bwd", "conversion_bytes_fwd",
+                "conversion_bytes_bwd", "conversion_messages_fwd", "state_bytes", "wrong_rows",
+                "routes_built", "routes_built_in_step" } do
+                assert.equal(one[name], many[name], name)
+            end
+        end
+    end)
+
     it("native converts nothing but hands states over", function()
         local m = step("native", "GGG*", 4, { 64 })
         assert.equal(0, m.conversion_bytes_fwd)
@@ -66,6 +94,15 @@ describe("counts of a step", function()
         assert.is_true(math.abs(m.step_ms - m.convert_ms - m.compute_ms - m.comm_ms) < 1e-9)
         assert.is_true(m.busy_ms > 0 and m.peak_bytes > 0)
         assert.equal(1, m.attention_imbalance)
+    end)
+
+    it("the imbalance is that of the layout where attention runs", function()
+        assert.equal(1, step("contiguous", "G*", 2, { 64 }).attention_imbalance)
+        assert.equal(1, step("mirror", "G*", 2, { 64 }).attention_imbalance)
+        -- Of 64 queries the later 32 see 64 * 65 / 2 - 32 * 33 / 2 = 1552 keys; the mean is 1040.
+        local m = step({ "zigzag", "contiguous", "zigzag" }, "G*", 2, { 64 })
+        assert.equal(1552 / 1040, m.attention_imbalance)
+        assert.equal(1, step("native", "G", 2, { 64 }).attention_imbalance)
     end)
 
     it("lazy routes are built in each step, and counted", function()

@@ -35,6 +35,16 @@ describe("lab", function()
         assert.is_true(result.answers[1].losses[3] < result.answers[1].losses[1])
     end)
 
+    it("runs warm-up steps like any other, and leaves them out of what it returns", function()
+        local training = { iters = 4, optimizer = "sgd", lr = 0.5 }
+        local warmed = { iters = 2, warmup = 2, optimizer = "sgd", lr = 0.5 }
+        local answers = assert(run(2, { { "step", training }, { "step", warmed } })).answers
+        local all, kept = answers[1].losses, answers[2].losses
+        assert.same({ all[3], all[4] }, { kept[1], kept[2] })
+        assert.equal(2, #kept)
+        assert.equal(kept[2], answers[2].loss)
+    end)
+
     it("keeps the parity of the traced step and the times of the later ones", function()
         local result = assert(run(2, {
             { "step", { backward = true, reference = true, trace = true } },
@@ -59,12 +69,13 @@ describe("lab", function()
         local result = assert(run(1, {
             { "check", "below", 1, 2 }, { "check", "at", 2, 2 }, { "check", "above", 3, 2 },
             { "check", "equal", 4, { equals = 4 } }, { "check", "unequal", 5, { equals = 4 } },
+            { "check", "less", 3, { equals = 4 } },
             { "check", "absent", nil, 2 }, { "check", "nan", 0 / 0, 2 },
             { "check", "nan equals", 0 / 0, { equals = 0 } },
         }))
         local verdicts = {}
         for i, check in ipairs(result.checks) do verdicts[i] = check.passed end
-        assert.same({ true, true, false, true, false, false, false, false }, verdicts)
+        assert.same({ true, true, false, true, false, false, false, false, false }, verdicts)
     end)
 
     it("refuses unknown options, with the nearest, at the caller's line", function()

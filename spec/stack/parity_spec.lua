@@ -75,6 +75,19 @@ describe("parity with one rank", function()
         assert.is_true(m.parity_fwd > 0) -- it really ran in f32
     end)
 
+    it("holds in the second step too: nothing of the first is left", function()
+        for _, policy in ipairs { "zigzag", "mirror", "native" } do
+            local result = assert(labs.run {
+                stream = labs.padded({ 17, 0, 7 }, 8), cp = 4,
+                model = labs.model { policy = policy },
+                calls = { { "step", { iters = 2, reference = true, trace = true } } },
+            })
+            local m = result.answers[1]
+            assert.is_true(m.parity_fwd <= BOUND and m.parity_grad <= BOUND)
+            assert.equal(0, m.wrong_rows)
+        end
+    end)
+
     it("gives the same bits in every run", function()
         local model = labs.model { policy = "native" }
         local first = labs.parity_step(labs.padded({ 17, 0, 7 }, 8), model, 4)

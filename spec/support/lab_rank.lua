@@ -1,5 +1,6 @@
 --- Runs on a rank thread: a lab on a stream and a model given as plain tables.
--- The payload: stream { lengths, real, tokens } or { seqlen }, model { pattern, layers, ... },
+-- The payload: stream { lengths, real, tokens } or { seqlen }, or streams, a list of which step i
+-- takes the one at i mod n; model { pattern, layers, ... },
 -- cp, options of the lab, and calls { { method, argument, ... }, ... } on it. The call
 -- "convert_and_gather" moves rows that hold their own position and brings them back together.
 local buffer = require "string.buffer"
@@ -34,9 +35,13 @@ end
 
 return function(comm, payload)
     local job = buffer.decode(payload)
+    local function stream_of_step(_, step)
+        return make_stream(job.streams[step % #job.streams + 1])
+    end
     local lab = require("cplab.lab").new {
         experiment = {
-            stream = function() return make_stream(job.stream) end,
+            stream = job.streams and stream_of_step
+                or function() return make_stream(job.stream) end,
             model = function() return make_model(job.model) end,
         },
         case = { cp = job.cp }, comm = comm, options = job.options or {},

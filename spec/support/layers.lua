@@ -37,11 +37,13 @@ function M.fill(tensor, name)
 end
 
 --- A live layer on a stream: { layer, x, y, dy, dx, parameters }; every value is drawn, the
--- parameters too, so that no weight is at a special point.
-function M.live(kind, stream_fields, changes)
+-- parameters too, so that no weight is at a special point. The rank's runs are those given, or
+-- all positions in order.
+function M.live(kind, stream_fields, changes, runs)
     local self = { kind = kind, layer = M.create(kind, changes) }
     self.stream = cplab.stream.thd(stream_fields)
-    self.layout = cplab.layout.contiguous(self.stream, { cp = 1 })
+    self.layout = runs and cplab.layout.custom(self.stream, { cp = 1, ranks = { runs } })
+        or cplab.layout.contiguous(self.stream, { cp = 1 })
     self.comm = C.cpl_comm_self()
     self.place = clib.create("cpl_place", C.cpl_place_destroy, 1, C.cpl_place_create, self.comm,
         self.layout._ptr)
