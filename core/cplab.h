@@ -170,23 +170,38 @@ typedef struct cpl_layout cpl_layout;
 
 /* Options of a layout; a zeroed field means its default. */
 typedef struct cpl_layout_options {
-    int cp;                 /* >= 1; 0 means 1 */
-    int tp;                 /* >= 1; 0 means 1 */
-    const int *group_order; /* logical rank -> group rank, cp * tp entries;
-                               NULL: identity */
-    int64_t block;          /* striped: positions per block; 0 means 1 */
-    const cpl_run *runs;    /* custom: the runs of all group ranks in turn */
-    const int64_t *n_runs;  /* custom: how many of them each rank has */
+    int cp;                  /* >= 1; 0 means 1 */
+    int tp;                  /* >= 1; 0 means 1 */
+    const int *group_order;  /* logical rank -> group rank, cp * tp entries;
+                                NULL: identity */
+    int64_t block;           /* striped: positions per block; 0 means 1.
+                                balanced: rows that a swap moves a multiple of;
+                                0 means 64 */
+    const cpl_run *runs;     /* custom: the runs of all group ranks in turn */
+    const int64_t *n_runs;   /* custom: how many of them each rank has */
+    const cpl_layout *near;  /* balanced: the layout to stay near to, with equal
+                                rows on all ranks; NULL means contiguous */
+    const double *tolerance; /* balanced: max/mean work <= 1 + this; >= 0;
+                                NULL means 0.03 */
+    int node_size;           /* balanced: ranks of a node; 0 means 8 */
+    const char *placement;   /* balanced: how ranks lie on nodes: "plain"
+                                (NULL; node_size in a row) or "striped" (dealt
+                                round robin) */
+    const char *method;      /* balanced: "priced" (NULL) or "plain" (fewest
+                                rows moved; blind to keys and nodes) */
 } cpl_layout_options;
 
 /*
  * Local. The layout `kind` of `stream`. Kinds: "contiguous" (a flat interval
  * of the padded stream), "zigzag" (per sequence, chunks r and 2*cp-1-r of
  * 2*cp), "mirror" (per sequence, blocks 2r and 2*cp-1-2r, in that order),
- * "custom" (runs as given; any order, counts may differ, each position exactly
- * once). Borrows the stream, copies the rest.
- * Errors: INVALID (an unknown kind, a length that does not divide, a position
- * missing or held twice).
+ * "balanced" (as many rows as `near` on every rank, and equal causal work
+ * within the tolerance, or as near to that as swaps of rows get), "custom"
+ * (runs as given; any order, counts may differ, each position exactly once).
+ * Borrows the stream, copies the rest. Errors: INVALID (an unknown kind or
+ * name, a number out of range, a length that does not divide, a position
+ * missing or held twice, causal work of 2^59 or more in balanced), MISMATCH
+ * (`near` is of another stream or group).
  */
 CPL_API cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
                                      const cpl_layout_options *options,

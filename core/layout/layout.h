@@ -82,7 +82,8 @@ void cpli_table_destroy(cpli_table *table);
  * One kind of layout. A kind in closed form gives check, at_position and
  * at_slot, in terms of CP ranks that all hold n_positions / cp rows; windows
  * of tensor parallelism and the group order are added by layout.c. A kind
- * without closed form gives only `tabulate`, in terms of group ranks.
+ * without closed form gives only `tabulate`, in terms of group ranks; stream,
+ * group and order of the layout are set by then.
  */
 typedef struct cpli_kind {
     const char *name;
@@ -96,9 +97,8 @@ typedef struct cpli_kind {
      * block in half 0 or 1 of a rank, and whose (and which half) a block is. */
     int (*block)(int cp, int rank, int half);
     int (*owner)(int cp, int block, int *half);
-    cpl_status (*tabulate)(const cpl_stream *stream,
-                           const cpl_layout_options *options, int n_ranks,
-                           cpli_table **out);
+    cpl_status (*tabulate)(const cpl_layout *layout,
+                           const cpl_layout_options *options, cpli_table **out);
 } cpli_kind;
 
 /* The table of kinds: a new one is a row here and a file (or a section of
@@ -108,6 +108,7 @@ typedef struct cpli_kind {
     X(contiguous)     \
     X(zigzag)         \
     X(mirror)         \
+    X(balanced)       \
     X(custom)
 
 #define X(name) extern const cpli_kind cpli_##name;

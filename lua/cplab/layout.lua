@@ -1,8 +1,8 @@
 --- Layouts: for every rank, the ordered runs of positions that it holds.
--- Each kind is a function of this module: contiguous, zigzag, mirror, custom; a kind that does not
--- exist is an error, since three different things are called contiguous elsewhere. A rank's local
--- order need not increase in position. Ranks, slots, positions and sequences count from 0, Lua
--- lists from 1.
+-- Each kind is a function of this module: contiguous, zigzag, mirror, balanced, custom; a kind that
+-- does not exist is an error, since three different things are called contiguous elsewhere. A
+-- rank's local order need not increase in position. Ranks, slots, positions and sequences count
+-- from 0, Lua lists from 1.
 -- @module cplab.layout
 -- @usage local z = cplab.layout.zigzag(s, { cp = 4 })
 --   for _, run in ipairs(z:runs(0)) do print(run[1], run[2]) end
@@ -89,6 +89,42 @@ end
 
 special.custom = { fields = { ranks = "list" }, set = set_ranks }
 
+local PLACEMENTS, METHODS = { "plain", "striped" }, { "priced", "plain" }
+
+-- Sets a name among the C options; returns what keeps it alive.
+local function set_name(c, options, field, names, level)
+    local name = options[field]
+    if name == nil then return nil end
+    args.one_of("layout.balanced", field, name, names, level + 1)
+    c[field] = name
+    return name
+end
+
+local function set_balanced(c, options, level)
+    local who = "layout.balanced"
+    level = level + 1
+    if options.near ~= nil and not M.is(options.near) then
+        error(("%s: near must be a layout (got %s)"):format(who, args.show(options.near)), level)
+    end
+    c.near = options.near and options.near._ptr or nil
+    c.block = args.integer(who, "block", options.block or 64, 1, nil, level)
+    c.node_size = args.integer(who, "node_size", options.node_size or 8, 1, MAX_INT, level)
+    local tolerance = options.tolerance and ffi.new("double[1]", options.tolerance)
+    c.tolerance = tolerance
+    return {
+        options.near, tolerance, set_name(c, options, "placement", PLACEMENTS, level),
+        set_name(c, options, "method", METHODS, level),
+    }
+end
+
+special.balanced = {
+    fields = {
+        near = "any?", tolerance = "number?", block = "integer?", node_size = "integer?",
+        placement = "string?", method = "string?",
+    },
+    set = set_balanced,
+}
+
 local function fields_of(kind)
     local fields = {}
     for name, wanted in pairs(COMMON) do fields[name] = wanted end
@@ -127,7 +163,12 @@ end
 -- @tparam string kind one of `kinds`
 -- @tparam Stream stream
 -- @tparam ?table options cp (default 1), tp (default 1), group_order (logical rank -> group rank);
--- custom: ranks, a list of lists of {start, length}, from which cp follows
+-- custom: ranks, a list of lists of {start, length}, from which cp follows;
+-- balanced: near (a layout with equally many rows on every rank; default contiguous), tolerance
+-- (max/mean work <= 1 + tolerance where it can be; 0.03), block (rows that a swap moves a multiple
+-- of, and that divides every sequence; 64), node_size (ranks of a node; 8), placement ("plain":
+-- node_size ranks in a row share a node; "striped": dealt over the nodes round robin), method
+-- ("priced"; "plain": fewest rows moved, blind to keys and nodes)
 -- @treturn Layout
 -- @raise an unknown kind or field, lengths that do not divide, positions missing or held twice
 function M.create(kind, stream, options)
