@@ -244,6 +244,16 @@ CPL_API cpl_status cpl_layout_locate(const cpl_layout *layout, int64_t position,
 CPL_API cpl_status cpl_layout_work(const cpl_layout *layout, int64_t *out);
 
 /*
+ * Local. Rows that must leave their CP rank to reach any layout with as many
+ * rows on every rank and max/mean work <= 1 + tolerance, however it is found: a
+ * certified lower bound, 0 or more, that need not be whole. Every rank must
+ * hold equally many rows. Errors: INVALID (they do not; tolerance < 0; causal
+ * work of 2^59 or more), MEMORY.
+ */
+CPL_API cpl_status cpl_layout_moved_bound(const cpl_layout *layout,
+                                          double tolerance, double *out);
+
+/*
  * A span: consecutive rows of one rank that hold consecutive tokens of one
  * sequence. A run cut at sequence boundaries gives its spans.
  */

@@ -39,7 +39,7 @@ end
 
 -- A layer that does not run where the model lives converts there and back.
 local function expected_conversions(case, schedule)
-    local converted = { zigzag = "gdn", contiguous = "gqa", mirror = "gqa" }
+    local converted = { zigzag = "gdn", contiguous = "gqa", mirror = "gqa", balanced = "gqa" }
     local kind = converted[case.policy]
     if case.cp == 1 or not kind then return 0 end
     return 2 * schedule:count(kind)
@@ -79,10 +79,10 @@ end
 
 return cplab.experiment {
     name = "ratio_sweep",
-    about = "Conversions of hybrid stacks at three ratios under four policies, proved and timed.",
+    about = "Conversions of hybrid stacks at three ratios under five policies, proved and timed.",
     sweep = {
         ratio = { "1:1", "1:3", "1:7" },
-        policy = { "zigzag", "contiguous", "mirror", "native" },
+        policy = { "zigzag", "contiguous", "mirror", "balanced", "native" },
         cp = { 1, 2, 4 },
     },
     params = { corpus = "default", dtype = "f64", tokens = 2048, steps = 10 },

@@ -116,6 +116,13 @@ int64_t cpli_share_need(const cpli_shares *shares, int rank, int64_t sequence);
 cpl_status cpli_shares_swap(cpli_shares *shares, int from, int64_t piece,
                             int to, int64_t window, int64_t n);
 
+/* How often the pieces of a share may be cut in two. */
+enum { CPLI_SPARE_PIECES = 16 };
+
+/* Cuts a piece before its row `rows`, which must be inside it; the share must
+ * have a spare piece. */
+void cpli_share_cut(cpli_share *share, int64_t piece, int64_t rows);
+
 /* ---- the sorted sweep ---- */
 
 typedef struct cpli_sweep_options {
@@ -130,13 +137,10 @@ typedef struct cpli_sweep_options {
  */
 cpl_status cpli_sweep(cpli_shares *shares, const cpli_sweep_options *options);
 
-/* ---- the lower bound ---- */
+/* Swaps single rows while that lowers a load above cap. */
+cpl_status cpli_mend(cpli_shares *shares, int64_t cap);
 
-/* Prices of a token and of work on each rank: see balanced_bound.c. */
-typedef struct cpli_prices {
-    double *token; /* cp of them */
-    double *work;  /* >= 0, per work in units of mean / n_local */
-} cpli_prices;
+/* ---- the lower bound ---- */
 
 /* Tokens of similar work: how many each rank has, and their mean work. */
 typedef struct cpli_cells {
@@ -146,9 +150,12 @@ typedef struct cpli_cells {
     double *count; /* n * cp */
 } cpli_cells;
 
-/* Prices that make the bound high: the smoothed dual, climbed from the prices
- * given, at temperature tau. */
+/*
+ * Climbs the smoothed dual at temperature tau, with C = limit * mean. `prices`
+ * are where it starts and ends: those of a token on each CP rank, then the
+ * square roots of those of work (in units of mean / n_local).
+ */
 cpl_status cpli_prices_climb(const cpli_cells *cells, double n_local,
-                             double limit, double tau, cpli_prices *prices);
+                             double limit, double tau, double *prices);
 
 #endif

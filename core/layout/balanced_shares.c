@@ -15,18 +15,23 @@ static void deal(cpli_shares *shares)
     const cpli_home *home = shares->home;
     for (int c = 0; c < home->cp; c++) {
         int64_t first = home->first[c], n = home->first[c + 1] - first;
-        int64_t *sums = shares->sums + 3 * (first + c);
+        int64_t place = first + (int64_t)CPLI_SPARE_PIECES * c;
+        int64_t *sums = shares->sums + 3 * (place + c);
+        int64_t most = n + CPLI_SPARE_PIECES + 1;
         shares->items[c] = (cpli_share){
             .home = home->pieces + first,
             .n_home = n,
-            .pieces = shares->pieces + first,
+            .pieces = shares->pieces + place,
             .n = n,
             .tokens = sums,
-            .work = sums + (n + 1),
-            .stretch = sums + 2 * (n + 1),
+            .work = sums + most,
+            .stretch = sums + 2 * most,
             .load = home->work[c],
             .last_gain = -1,
         };
+        if (n > 0)
+            memcpy(shares->items[c].pieces, home->pieces + first,
+                   (size_t)n * sizeof *home->pieces);
     }
 }
 
@@ -34,15 +39,12 @@ cpl_status cpli_shares_create(const cpli_home *home, cpli_shares **out)
 {
     cpl_status status;
     cpli_shares *shares;
-    int64_t n = home->first[home->cp];
+    int64_t n = home->first[home->cp] + (int64_t)CPLI_SPARE_PIECES * home->cp;
     CPL_TRY(CPL_ALLOC(1, &shares));
     shares->home = home;
     CPL_TRY_GO(CPL_ALLOC(home->cp, &shares->items), fail);
     CPL_TRY_GO(CPL_ALLOC(n, &shares->pieces), fail);
     CPL_TRY_GO(CPL_ALLOC(3 * (n + home->cp), &shares->sums), fail);
-    if (n > 0)
-        memcpy(shares->pieces, home->pieces,
-               (size_t)n * sizeof *shares->pieces);
     deal(shares);
     *out = shares;
     return CPL_OK;
@@ -201,6 +203,17 @@ static cpli_piece take_front(cpli_piece *piece, int64_t n)
     piece->slot += n;
     piece->length -= n;
     return front;
+}
+
+void cpli_share_cut(cpli_share *share, int64_t piece, int64_t rows)
+{
+    cpli_piece *at = share->pieces + piece;
+    CPL_ASSERT(share->n < share->n_home + CPLI_SPARE_PIECES);
+    memmove(at + 1, at, (size_t)(share->n - piece) * sizeof *at);
+    share->n++;
+    take_front(at + 1, rows);
+    at->length = rows;
+    share->is_summed = false;
 }
 
 static cpli_piece take_tail(cpli_share *share, int64_t piece, int64_t n)

@@ -356,7 +356,7 @@ static cpl_status sweep_all(sweep *s, const int *group, int n)
     s->room = 0;
     for (int i = 0; i < LEFTOVERS && most_load(s) > s->cap; i++)
         CPL_TRY(sweep_group(s, group, n));
-    return CPL_OK;
+    return cpli_mend(s->shares, s->cap);
 }
 
 /* A multiple of the mean as a load; far above any when it does not fit. */

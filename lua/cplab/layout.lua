@@ -147,7 +147,7 @@ local function create(kind, stream, options, level)
     local ptr = clib.create("cpl_layout", C.cpl_layout_destroy, level, C.cpl_layout_create, kind,
         stream._ptr, c)
     assert(anchors) -- c points into them: named here, they live until the call is over
-    return setmetatable({ _ptr = ptr, _stream = stream, kind = kind }, Layout)
+    return setmetatable({ _ptr = ptr, _stream = stream, _options = options, kind = kind }, Layout)
 end
 
 --- The names of all kinds.
@@ -283,6 +283,18 @@ function Layout:imbalance()
     return sum > 0 and largest * #work / sum or 1
 end
 
+--- Rows that must leave their CP rank to reach any layout with as many rows on every rank and an
+-- imbalance of at most 1 + tolerance: a certified lower bound, whatever finds the layout.
+-- @tparam number tolerance >= 0
+-- @treturn number 0 or more, not always whole
+-- @raise ranks with unequal rows; a negative tolerance
+function Layout:moved_bound(tolerance)
+    args.value("layout.moved_bound", "tolerance", tolerance, "number", 2)
+    local out = clib.box "double"
+    clib.check(C.cpl_layout_moved_bound(self._ptr, tolerance, out), 2)
+    return out[0]
+end
+
 -- Calls a function that gives an array of structs, to be freed, and copies the named fields.
 local function copy_array(self, f, ctype, names, ...)
     local items, n, list = ffi.new(ctype .. " *[1]"), clib.box "int64_t", {}
@@ -331,5 +343,7 @@ end
 
 Layout.__tostring = Layout.describe
 Layout.__eq = Layout.equals
+
+require "cplab.figures"(Layout, M)
 
 return M

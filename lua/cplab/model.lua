@@ -22,8 +22,11 @@ local FIELDS = {
 }
 local GQA = {
     heads = "integer", kv_heads = "integer", head_dim = "integer", rotary_dim = "integer?",
-    rope_theta = "number?", cp_mode = "string?", layouts = "any?",
+    rope_theta = "number?", cp_mode = "string?", layouts = "any?", tolerance = "number?",
+    block = "integer?", node_size = "integer?", placement = "string?", method = "string?",
 }
+-- What a balanced layout is made with; no part of the layer.
+local BALANCE = { "tolerance", "block", "node_size", "placement", "method" }
 local GDN = {
     key_heads = "integer", value_heads = "integer", key_dim = "integer", value_dim = "integer",
     conv = "integer?", chunk = "integer?", cp_mode = "string?", layouts = "any?",
@@ -54,9 +57,16 @@ local function gdn_config(t, level)
     }
 end
 
+local function balance_options(gqa)
+    local options = {}
+    for _, name in ipairs(BALANCE) do options[name] = gqa and gqa[name] end
+    return options
+end
+
 --- Makes a model from named fields; unknown ones are errors.
 -- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
--- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta }, gdn { key_heads, value_heads,
+-- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta; for a balanced layout tolerance, block,
+-- node_size, placement, method }, gdn { key_heads, value_heads,
 -- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps
 function M.new(t)
     args.fields("model", t, FIELDS, 2)
@@ -80,6 +90,7 @@ function M.new(t)
         dtype = args.one_of("model", "dtype", t.dtype or "f32", DTYPES, 2),
         seed = t.seed or 0,
         gqa = t.gqa and gqa_config(t.gqa, 2),
+        balance = balance_options(t.gqa),
         gdn = t.gdn and gdn_config(t.gdn, 2),
         mlp = t.mlp and { width = t.mlp.width },
         routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, 2),

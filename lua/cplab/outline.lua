@@ -20,6 +20,14 @@ local function conversions(model, layouts, cp)
     return n, rows, messages
 end
 
+-- What a balanced layout is bought with.
+local function add_report(lines, layout)
+    for line in layout:report():gmatch "[^\n]+" do
+        lines[#lines + 1] = "    " .. line
+    end
+    return lines
+end
+
 --- Lines about stream, schedule, layouts, balance and conversions.
 -- @tparam table stream
 -- @tparam table model
@@ -27,10 +35,10 @@ end
 -- @treturn {string,...}
 function M.lines(stream, model, cp)
     local policy = model.policy
-    local layouts = policies.layouts(policy, stream, { cp = cp, tp = 1 })
+    local layouts = policies.layouts(policy, stream, { cp = cp, tp = 1 }, model.balance)
     local n, rows, messages = conversions(model, layouts, cp)
     local row_bytes = model.hidden * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
-    return {
+    local lines = {
         "stream       " .. stream:describe(),
         ("schedule     %s  (G: GDN, *: GQA; %d layers)"):format(model.schedule:describe(),
             model.schedule:count()),
@@ -39,6 +47,7 @@ function M.lines(stream, model, cp)
         ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
             :format(n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages),
     }
+    return layouts.gqa.kind == "balanced" and add_report(lines, layouts.gqa) or lines
 end
 
 return M

@@ -13,12 +13,16 @@ M.triples = {
     zigzag = { "zigzag", "zigzag", "contiguous" },
     contiguous = { "contiguous", "zigzag", "contiguous" },
     mirror = { "contiguous", "mirror", "contiguous" },
+    balanced = { "contiguous", "balanced", "contiguous" },
     native = { "zigzag", "zigzag", "zigzag" },
 }
-M.names = { "zigzag", "contiguous", "mirror", "native" }
+M.names = { "zigzag", "contiguous", "mirror", "balanced", "native" }
 
--- The layouts that a triple may name: those that need no more than cp and tp.
-local LAYOUTS = { "contiguous", "zigzag", "mirror" }
+-- The layouts that a triple may name: those that follow from stream and group; balanced stays
+-- near to where the model lives.
+local LAYOUTS = { "contiguous", "zigzag", "mirror", "balanced" }
+
+local BLOCK = 64
 
 --- The policy of a name or of a triple of layout names.
 -- @treturn table { name =, live =, gqa =, gdn = }, layout names
@@ -45,15 +49,39 @@ function M.resolve(policy, level)
     }
 end
 
+-- The largest power of two up to 64 that divides every sequence.
+local function fitting_block(stream)
+    local block = BLOCK
+    for i = 0, stream:n_sequences() - 1 do
+        while stream:sequence(i).padded % block ~= 0 do block = block / 2 end
+    end
+    return block
+end
+
+local function balanced_options(stream, group, near, balance)
+    local options = { cp = group.cp, tp = group.tp, near = near }
+    for name, value in pairs(balance or {}) do options[name] = value end
+    options.block = options.block or fitting_block(stream)
+    return options
+end
+
 --- The layouts of a resolved policy on a stream; equal names share one object.
+-- A balanced layout stays near the one where the model lives (if that is balanced itself, near
+-- contiguous); its block is by default the largest power of two up to 64 that divides.
 -- @tparam table policy of M.resolve
 -- @tparam table stream
 -- @tparam table group { cp =, tp = }
+-- @tparam ?table balance options of balanced: tolerance, block, node_size, placement, method
 -- @treturn table { live =, gqa =, gdn = }
-function M.layouts(policy, stream, group)
+function M.layouts(policy, stream, group, balance)
     local made = {}
     local function get(name)
-        made[name] = made[name] or layout[name](stream, group)
+        local options = group
+        if name == "balanced" and not made[name] then
+            local near = policy.live == "balanced" and "contiguous" or policy.live
+            options = balanced_options(stream, group, get(near), balance)
+        end
+        made[name] = made[name] or layout[name](stream, options)
         return made[name]
     end
     return { live = get(policy.live), gqa = get(policy.gqa), gdn = get(policy.gdn) }

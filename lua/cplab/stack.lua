@@ -143,7 +143,8 @@ function M.new(t)
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
         trace = t.trace or false, faults = t.faults or {},
         kernels = C.cpl_kernels_for("cpu", clib.dtypes[t.model.dtype]),
-        layouts = policies.layouts(t.model.policy, t.stream, { cp = t.cp, tp = t.tp }),
+        layouts = policies.layouts(t.model.policy, t.stream, { cp = t.cp, tp = t.tp },
+            t.model.balance),
         layers = {}, places = {}, blocks = {}, conversions = {}, there = {},
         lazy = t.model.routes == "lazy",
     }, Stack)

@@ -49,6 +49,7 @@ local function layout(stream, kind)
     local runs = ffi.new("cpl_run[5]", { { 40, 8 }, { 0, 12 }, { 12, 12 }, { 24, 12 }, { 36, 4 } })
     local n_runs = ffi.new("int64_t[4]", { 2, 1, 1, 1 })
     if kind == "custom" then options.runs, options.n_runs = runs, n_runs end
+    if kind == "balanced" then options.block = 4 end
     return create("cpl_layout", C.cpl_layout_destroy, C.cpl_layout_create, kind, stream, options)
 end
 
@@ -75,6 +76,18 @@ describe("a failing allocation", function()
         end
         local s = create("cpl_stream", C.cpl_stream_destroy, C.cpl_stream_sbhd, 8, 2)
         C.cpl_stream_destroy(ffi.gc(s, nil))
+        C.cpl_stream_destroy(ffi.gc(stream, nil))
+        assert.equal(before, live_blocks())
+    end)
+
+    it("leaks nothing in the lower bound of a layout", function()
+        local before = live_blocks()
+        local stream = thd()
+        local z = layout(stream, "contiguous")
+        local bound = ffi.new("double[1]", -7)
+        assert.is_true(sweep(function() return C.cpl_layout_moved_bound(z, 0.03, bound) end,
+            function() return bound[0] == -7 end) >= 10)
+        C.cpl_layout_destroy(ffi.gc(z, nil))
         C.cpl_stream_destroy(ffi.gc(stream, nil))
         assert.equal(before, live_blocks())
     end)

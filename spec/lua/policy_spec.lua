@@ -1,3 +1,4 @@
+local layout = require "cplab.layout"
 local policy = require "cplab.policy"
 local schedule = require "cplab.schedule"
 local stream = require "cplab.stream"
@@ -39,6 +40,7 @@ describe("policy", function()
     it("counts 8 / 12 / 14, 8 / 4 / 2 and 0 conversions at 8 layers", function()
         local expected = {
             zigzag = { 8, 12, 14 }, contiguous = { 8, 4, 2 }, mirror = { 8, 4, 2 },
+            balanced = { 8, 4, 2 },
             native = { 0, 0, 0 },
         }
         for name, counts in pairs(expected) do
@@ -56,11 +58,34 @@ describe("policy", function()
         assert.not_equal(layouts.live, layouts.gdn)
     end)
 
+    it("balances near to where the model lives, in blocks that divide", function()
+        local s = stream.thd { lengths = { 96, 8, 24 } }
+        local layouts = policy.layouts(policy.resolve "balanced", s, { cp = 2 })
+        assert.equal(layouts.live, layouts.gdn)
+        assert.equal("balanced", layouts.gqa.kind)
+        assert.is_true(layouts.gqa:equals(layout.balanced(s, { cp = 2, block = 8 })))
+        local loose = policy.layouts(policy.resolve "balanced", s, { cp = 2 }, { tolerance = 1 })
+        assert.is_true(loose.gqa:equals(layouts.live))
+        layouts = policy.layouts(policy.resolve { "zigzag", "balanced", "balanced" }, s, { cp = 2 })
+        assert.is_true(layouts.gqa:equals(layouts.live)) -- zigzag is as balanced as can be
+        assert.equal(layouts.gqa, layouts.gdn)
+        layouts = policy.layouts(policy.resolve { "balanced", "balanced", "zigzag" }, s, { cp = 2 })
+        assert.is_true(layouts.live:equals(layout.balanced(s, { cp = 2, block = 8 })))
+    end)
+
+    it("refuses a block that does not divide", function()
+        local s = stream.thd { lengths = { 96, 8, 24 } }
+        assert.has_error(function()
+            policy.layouts(policy.resolve "balanced", s, { cp = 2 }, { block = 16 })
+        end, "layout.balanced: sequence 1 has 8 tokens, not a multiple of block = 16")
+    end)
+
     it("refuses unknown names, with the nearest", function()
         assert.has_error(function() policy.resolve "mirrow" end,
             'policy: unknown policy "mirrow"; did you mean "mirror"?')
         assert.has_error(function() policy.resolve { "zigzag", "spiral", "contiguous" } end,
-            'policy: unknown layout "spiral"; there are contiguous, zigzag, mirror')
+            'policy: unknown layout "spiral"; there are contiguous, zigzag, mirror, '
+                .. "balanced")
         assert.has_error(function() policy.resolve { "zigzag" } end,
             "policy: expected a name or three layouts { model, gqa, gdn }")
     end)

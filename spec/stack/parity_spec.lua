@@ -27,7 +27,7 @@ local function check(real, policy, cp, changes)
 end
 
 describe("parity with one rank", function()
-    for _, policy in ipairs { "zigzag", "contiguous", "mirror", "native" } do
+    for _, policy in ipairs { "zigzag", "contiguous", "mirror", "balanced", "native" } do
         for _, cp in ipairs { 2, 3, 4, 5, 8 } do
             for _, real in ipairs(LISTS) do
                 it(("holds for %s at cp %d on {%s}"):format(policy, cp, table.concat(real, ",")),
@@ -44,6 +44,17 @@ describe("parity with one rank", function()
                 end
             end
         end
+    end)
+
+    it("holds near any layout, at any tolerance, block and method", function()
+        for i, live in ipairs { "contiguous", "zigzag", "mirror", "balanced" } do
+            local gqa = labs.model().gqa
+            gqa.tolerance, gqa.block = ({ 0, 0.01, 0.3, 1 })[i], ({ 1, 2, 1, 2 })[i]
+            gqa.method, gqa.placement = i % 2 == 0 and "plain" or nil, "striped"
+            gqa.node_size = 2
+            check({ 13, 3, 0, 29 }, { live, "balanced", "contiguous" }, 4, { gqa = gqa })
+        end
+        check({ 13, 3, 0, 29 }, { "contiguous", "balanced", "balanced" }, 3)
     end)
 
     it("holds on an sbhd stream", function()
