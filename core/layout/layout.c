@@ -108,11 +108,11 @@ static cpl_status describe(cpl_layout *layout)
 static cpl_status fill(cpl_layout *layout, const cpl_layout_options *options)
 {
     CPL_TRY(check_group(layout));
+    if (layout->kind->tabulate == NULL)
+        CPL_TRY(set_windows(layout));
     CPL_TRY(set_order(layout, options->group_order));
     if (layout->kind->tabulate != NULL)
         CPL_TRY(layout->kind->tabulate(layout, options, &layout->table));
-    else
-        CPL_TRY(set_windows(layout));
     CPL_TRY(describe(layout));
     return cpli_layout_identify(layout, &layout->digest);
 }

@@ -308,15 +308,15 @@ describe("balanced", function()
     end)
 
     it("gives tiny packs what single rows can give", function()
-        -- The sweep alone leaves 14 of these 24 above the tolerance.
+        -- The sweep alone leaves 52 of these 100 above the tolerance.
         local next_random, missed = cases.random(SEED), 0
-        for _ = 1, 24 do
+        for _ = 1, 100 do
             local cp = 2 + next_random(4)
-            local s = random_stream(next_random, cp, 1, 1, 24)
+            local s = random_stream(next_random, cp, 1, 1, 10)
             local b = layout.balanced(s, { cp = cp, block = 1 })
             if b:imbalance() > 1.03 then missed = missed + 1 end
         end
-        assert.is_true(missed <= 4, missed .. " missed")
+        assert.is_true(missed <= 25, missed .. " missed")
     end)
 
     it("is the same every time", function()
