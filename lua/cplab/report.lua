@@ -1,7 +1,8 @@
 --- The table of a sweep: one row a case, one column a metric, with units in the headers.
 --
 -- Columns are named. A name of `report.columns` brings its title, unit and format; any other name
--- is a metric as the script called it. Text only: alignment by spaces, colour for a terminal only.
+-- is a metric, or else a field of what the script recorded. Text only: alignment by spaces, colour
+-- for a terminal only.
 -- @module cplab.report
 local json = require "cplab.json"
 local sweep = require "cplab.sweep"
@@ -16,6 +17,17 @@ local function metric(name)
     return function(result)
         local value = (result.metrics or {})[name]
         return value ~= json.null and value or nil
+    end
+end
+
+-- A metric, or the field of the last record that has it.
+local function recorded(name)
+    return function(result)
+        local value = metric(name)(result)
+        for _, record in ipairs(result.records or {}) do
+            if record[name] ~= nil and record[name] ~= json.null then value = record[name] end
+        end
+        return value
     end
 end
 
@@ -53,7 +65,7 @@ M.default = {
 }
 
 local function column(name)
-    return M.columns[name] or { name, "%.6g", metric(name) }
+    return M.columns[name] or { name, "%.6g", recorded(name) }
 end
 
 local function cell(value, format)

@@ -7,6 +7,7 @@ local environment = require "cplab.environment"
 local json = require "cplab.json"
 local message = require "spec.support.message"
 local naive = require "spec.support.layout_naive"
+local ranks = require "spec.support.ranks"
 
 local layout, thd = cplab.layout, cplab.stream.thd
 
@@ -433,6 +434,37 @@ describe("balanced", function()
         assert.equal(z:imbalance(), figures.imbalance)
         assert.equal(0, layout.contiguous(s, { cp = 4 }):figures().moved_tokens)
         assert.truthy(z:report():find("moved rows     96 of 128", 1, true))
+    end)
+end)
+
+describe("a conversion to balanced", function()
+    it("is in place, swaps between pairs of ranks, and brings every row", function()
+        local results = ranks.run(4, function(comm)
+            local lab = require "cplab"
+            local exchange = require "cplab.exchange"
+            local s = lab.stream.thd { lengths = { 1024, 64, 64, 384, 512 },
+                real = { 1000, 64, 3, 384, 512 } }
+            local near = lab.layout.contiguous(s, { cp = 4 })
+            local b = lab.layout.balanced(s, { cp = 4, near = near })
+            local plan = exchange.plan(lab.route(near, b), comm, "f64", 1)
+            local x = lab.tensor.from(near:positions(comm:rank()), { near:n_local(0), 1 }, "f64")
+            plan:convert(x, x)
+            local wrong = 0
+            local rows = x:totable()
+            for slot, position in ipairs(b:positions(comm:rank())) do
+                if rows[slot] ~= position then wrong = wrong + 1 end
+            end
+            return { swaps = plan:swaps(), wrong = wrong, sent = plan:sent_bytes() / 8 }
+        end)
+        local sent = 0
+        for rank = 1, 4 do
+            assert.is_true(results[rank].swaps)
+            assert.equal(0, results[rank].wrong)
+            sent = sent + results[rank].sent
+        end
+        local s = thd { lengths = { 1024, 64, 64, 384, 512 }, real = { 1000, 64, 3, 384, 512 } }
+        assert.equal(layout.balanced(s, { cp = 4 }):figures().moved_tokens, sent)
+        assert.is_true(sent > 0)
     end)
 end)
 

@@ -38,6 +38,13 @@ describe("report.table", function()
         assert.same({ "   kappa  verdict", "0.333333  passed" }, { lines[1], lines[2] })
     end)
 
+    it("shows a field of the last record that has it, where no metric has the name", function()
+        local one = result("zigzag", 1, { step_ms = 2 })
+        one.records = { { rows = 7, step_ms = 3 }, { rows = 9 }, { other = 1 } }
+        local lines = report.table({ one }, { axes = {}, columns = { "rows", "step_ms", "none" } })
+        assert.same({ "rows  step ms  none", "   9     2.00     -" }, { lines[1], lines[2] })
+    end)
+
     it("has colour only where it is asked for", function()
         local plain = table.concat(report.table(list, { axes = { "cp" } }))
         local coloured = report.table(list, { axes = { "cp" }, colour = true })
