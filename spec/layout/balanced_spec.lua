@@ -167,12 +167,12 @@ local function each_tiny(visit)
             local near = layout.contiguous(stream, { cp = case[2] })
             if kind == "custom" then
                 -- Position p on rank p mod cp.
-                local ranks = {}
-                for r = 1, case[2] do ranks[r] = {} end
+                local dealt = {}
+                for r = 1, case[2] do dealt[r] = {} end
                 for p = 0, stream:n_positions() - 1 do
-                    table.insert(ranks[p % case[2] + 1], { p, 1 })
+                    table.insert(dealt[p % case[2] + 1], { p, 1 })
                 end
-                near = layout.custom(stream, { ranks = ranks })
+                near = layout.custom(stream, { ranks = dealt })
             end
             for _, tolerance in ipairs { 0, 0.03, 0.1, 0.3, 1 } do
                 visit(("{%s} near %s, tolerance %g"):format(table.concat(case[1], ","),
