@@ -174,6 +174,12 @@ typedef struct cpl_layout_options {
     int tp;                 /* >= 1; 0 means 1 */
     const int *group_order; /* logical rank -> group rank, cp * tp entries;
                                NULL: identity */
+    const int *order;       /* shard (what the kind gives to a CP rank) -> CP
+                               rank that holds it, cp entries; NULL: identity */
+    const cpl_layout *near; /* instead of order: find the one under which the
+                               fewest rows are on another rank than in it */
+    int node_size;          /* with near: ranks a node; a row that leaves its
+                               node counts 8, another that moves 1; 0: none */
     int64_t block;          /* striped: positions per block; 0 means 1 */
     const cpl_run *runs;    /* custom: the runs of all group ranks in turn */
     const int64_t *n_runs;  /* custom: how many of them each rank has */
@@ -183,10 +189,13 @@ typedef struct cpl_layout_options {
  * Local. The layout `kind` of `stream`. Kinds: "contiguous" (a flat interval
  * of the padded stream), "zigzag" (per sequence, chunks r and 2*cp-1-r of
  * 2*cp), "mirror" (per sequence, blocks 2r and 2*cp-1-2r, in that order),
- * "custom" (runs as given; any order, counts may differ, each position exactly
- * once). Borrows the stream, copies the rest.
+ * "snake" (chunks r and 2*cp-1-r of the whole padded stream), "striped" (blocks
+ * of the padded stream dealt round robin), "custom" (runs as given; any order,
+ * counts may differ, each position exactly once). Borrows the stream, copies
+ * the rest. Of the orders that are equally near the lexicographically lowest
+ * is taken, the identity if it is one of them.
  * Errors: INVALID (an unknown kind, a length that does not divide, a position
- * missing or held twice).
+ * missing or held twice), MISMATCH (near is of another stream or group).
  */
 CPL_API cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
                                      const cpl_layout_options *options,
@@ -200,6 +209,8 @@ CPL_API const cpl_stream *cpl_layout_stream(const cpl_layout *layout);
 CPL_API int cpl_layout_cp(const cpl_layout *layout);
 CPL_API int cpl_layout_tp(const cpl_layout *layout);
 CPL_API int cpl_layout_n_ranks(const cpl_layout *layout);
+/* Which CP rank holds each shard; cp entries, valid as long as the layout. */
+CPL_API const int *cpl_layout_order(const cpl_layout *layout);
 /* A digest of stream, group and every run, whatever kind they were made by:
  * equal layouts have equal digests. */
 CPL_API uint64_t cpl_layout_digest(const cpl_layout *layout);
@@ -227,6 +238,13 @@ CPL_API cpl_status cpl_layout_locate(const cpl_layout *layout, int64_t position,
 /* Writes causal work per CP rank (real queries x real visible keys), cp
  * entries. */
 CPL_API cpl_status cpl_layout_work(const cpl_layout *layout, int64_t *out);
+
+/*
+ * Local. The linear assignment problem: writes a permutation that minimises the
+ * sum of cost[i * n + out[i]] over i; the lexicographically lowest of those.
+ * 0 <= n <= 2048; |cost| <= 2^57 / n. O(n^3) at worst. Errors: INVALID, MEMORY.
+ */
+CPL_API cpl_status cpl_assign(int n, const int64_t *cost, int *out);
 
 /*
  * A span: consecutive rows of one rank that hold consecutive tokens of one

@@ -6,9 +6,10 @@
 
 #include "layout.h"
 
-static cpl_status check(const cpl_stream *stream, int cp)
+static cpl_status check(const cpl_layout *layout)
 {
-    int64_t n = cpl_stream_n_positions(stream);
+    int64_t n = cpl_stream_n_positions(layout->stream);
+    int cp = layout->cp;
     if (n % cp != 0)
         return cpli_fail(CPL_INVALID,
                          "layout.contiguous: the stream has %" PRId64

@@ -63,11 +63,14 @@ static bool fit_order(cpl_layout *guess, const cpl_layout *layout)
     return true;
 }
 
-static uint64_t name_digest(uint64_t seed, const char *name, const int *order,
-                            int n_ranks)
+static uint64_t name_digest(uint64_t seed, const cpl_layout *layout)
 {
+    const char *name = layout->kind->name;
+    size_t n = (size_t)cpl_layout_n_ranks(layout);
     uint64_t hash = cpl_hash(seed, name, strlen(name));
-    return cpl_hash(hash, order, (size_t)n_ranks * sizeof *order);
+    if (layout->kind->fit != NULL)
+        hash = cpl_hash(hash, &layout->block, sizeof layout->block);
+    return cpl_hash(hash, layout->order, n * sizeof *layout->order);
 }
 
 static uint64_t run_digest(uint64_t hash, const cpl_layout *layout)
@@ -88,14 +91,15 @@ static bool is_kind(const cpli_kind *kind, const cpl_layout *layout,
                     cpl_layout *guess)
 {
     int64_t cp_local = cpl_stream_n_positions(layout->stream) / layout->cp;
-    if (kind->check == NULL ||
-        kind->check(layout->stream, layout->cp) != CPL_OK ||
-        cp_local % layout->tp != 0)
+    if (kind->check == NULL || cp_local % layout->tp != 0)
         return false;
     guess->kind = kind;
     guess->cp_local = cp_local;
     guess->window = cp_local / layout->tp;
-    return fit_order(guess, layout) && same_runs(guess, layout);
+    if (kind->fit != NULL)
+        kind->fit(guess, layout);
+    return kind->check(guess) == CPL_OK && fit_order(guess, layout) &&
+           same_runs(guess, layout);
 }
 
 cpl_status cpli_layout_identify(const cpl_layout *layout, uint64_t *out)
@@ -118,9 +122,9 @@ cpl_status cpli_layout_identify(const cpl_layout *layout, uint64_t *out)
            !is_kind(cpli_kind_at(i), layout, &guess))
         i++;
     if (cpli_kind_at(i) != layout->kind)
-        *out = name_digest(seed, cpli_kind_at(i)->name, guess.order, n);
+        *out = name_digest(seed, &guess);
     else if (layout->table == NULL)
-        *out = name_digest(seed, layout->kind->name, layout->order, n);
+        *out = name_digest(seed, layout);
     else
         *out = run_digest(seed, layout);
 done:

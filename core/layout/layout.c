@@ -50,37 +50,9 @@ static cpl_status check_group(const cpl_layout *layout)
     return CPL_OK;
 }
 
-/* Fills order and its inverse; `given` NULL is the identity. */
-static cpl_status set_order(cpl_layout *layout, const int *given)
-{
-    int n = layout->cp * layout->tp;
-    const char *name = layout->kind->name;
-    CPL_TRY(CPL_ALLOC(n, &layout->order));
-    CPL_TRY(CPL_ALLOC(n, &layout->logical));
-    for (int i = 0; i < n; i++)
-        layout->logical[i] = -1;
-    for (int i = 0; i < n; i++) {
-        int rank = given != NULL ? given[i] : i;
-        if (rank < 0 || rank >= n)
-            return cpli_fail(CPL_INVALID,
-                             "layout.%s: group_order of logical rank %d is "
-                             "%d, not in 0 .. %d",
-                             name, i, rank, n - 1);
-        if (layout->logical[rank] >= 0)
-            return cpli_fail(CPL_INVALID,
-                             "layout.%s: group_order must be a permutation, "
-                             "but logical ranks %d and %d are both group "
-                             "rank %d",
-                             name, layout->logical[rank], i, rank);
-        layout->order[i] = rank;
-        layout->logical[rank] = i;
-    }
-    return CPL_OK;
-}
-
 static cpl_status set_windows(cpl_layout *layout)
 {
-    CPL_TRY(layout->kind->check(layout->stream, layout->cp));
+    CPL_TRY(layout->kind->check(layout));
     layout->cp_local = cpl_stream_n_positions(layout->stream) / layout->cp;
     if (layout->cp_local % layout->tp != 0)
         return cpli_fail(CPL_INVALID,
@@ -113,7 +85,7 @@ static cpl_status fill(cpl_layout *layout, const cpl_layout_options *options)
             layout->stream, options, layout->cp * layout->tp, &layout->table));
     else
         CPL_TRY(set_windows(layout));
-    CPL_TRY(set_order(layout, options->group_order));
+    CPL_TRY(cpli_layout_set_order(layout, options));
     CPL_TRY(describe(layout));
     return cpli_layout_identify(layout, &layout->digest);
 }
@@ -136,6 +108,7 @@ cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
     layout->stream = stream;
     layout->cp = options->cp == 0 ? 1 : options->cp;
     layout->tp = options->tp == 0 ? 1 : options->tp;
+    layout->block = options->block == 0 ? 1 : options->block;
     cpl_status status = fill(layout, options);
     if (status != CPL_OK) {
         cpl_layout_destroy(layout);
@@ -151,6 +124,7 @@ void cpl_layout_destroy(cpl_layout *layout)
         return;
     cpli_free(layout->text);
     cpli_free(layout->logical);
+    cpli_free(layout->cp_order);
     cpli_free(layout->order);
     cpli_table_destroy(layout->table);
     cpli_free(layout);
@@ -181,6 +155,11 @@ int cpl_layout_tp(const cpl_layout *layout)
 int cpl_layout_n_ranks(const cpl_layout *layout)
 {
     return layout->cp * layout->tp;
+}
+
+const int *cpl_layout_order(const cpl_layout *layout)
+{
+    return layout->cp_order;
 }
 
 uint64_t cpl_layout_digest(const cpl_layout *layout)
@@ -269,6 +248,27 @@ void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
     if (layout->tp > 1)
         clip(layout, cp_slot, out);
     out->rank = rank;
+}
+
+cpli_holding cpli_stretch(const cpl_layout *layout, int64_t position,
+                          int64_t end, cpli_cursor *at)
+{
+    cpli_holding stretch, next;
+    cpli_at_position(layout, position, at, &stretch);
+    stretch.slot += position - stretch.start;
+    stretch.length -= position - stretch.start;
+    stretch.start = position;
+    while (stretch.start + stretch.length < end) {
+        int64_t next_start = stretch.start + stretch.length;
+        cpli_at_position(layout, next_start, at, &next);
+        int64_t next_slot = next.slot + next_start - next.start;
+        if (next.rank != stretch.rank ||
+            next_slot != stretch.slot + stretch.length)
+            break;
+        stretch.length += next.start + next.length - next_start;
+    }
+    stretch.length = cpli_min(stretch.length, end - position);
+    return stretch;
 }
 
 int64_t cpli_n_local(const cpl_layout *layout, int rank)

@@ -86,8 +86,12 @@ void cpli_table_destroy(cpli_table *table);
  */
 typedef struct cpli_kind {
     const char *name;
-    /* Whether the stream divides; INVALID names sequence and numbers. */
-    cpl_status (*check)(const cpl_stream *stream, int cp);
+    /* Whether the stream divides; INVALID names sequence and numbers. Reads
+     * stream, cp and block alone. */
+    cpl_status (*check)(const cpl_layout *layout);
+    /* Of kinds with a block: the one under which `guess` might hold the runs
+     * of `layout`; no other can. */
+    void (*fit)(cpl_layout *guess, const cpl_layout *layout);
     void (*at_position)(const cpl_layout *layout, int64_t position,
                         cpli_cursor *at, cpli_holding *out);
     void (*at_slot)(const cpl_layout *layout, int cp_rank, int64_t slot,
@@ -108,6 +112,8 @@ typedef struct cpli_kind {
     X(contiguous)     \
     X(zigzag)         \
     X(mirror)         \
+    X(snake)          \
+    X(striped)        \
     X(custom)
 
 #define X(name) extern const cpli_kind cpli_##name;
@@ -119,8 +125,10 @@ struct cpl_layout {
     const cpl_stream *stream;
     int cp;
     int tp;
-    int *order;        /* logical rank -> group rank */
-    int *logical;      /* group rank -> logical rank */
+    int64_t block;     /* striped: positions a block */
+    int *cp_order;     /* shard -> the CP rank that holds it */
+    int *order;        /* shard * tp + window -> group rank */
+    int *logical;      /* and back */
     int64_t cp_local;  /* rows of a CP rank; closed forms only */
     int64_t window;    /* rows of a rank; closed forms only */
     cpli_table *table; /* NULL for closed forms */
@@ -134,6 +142,13 @@ const cpli_kind *cpli_kind_at(int i);
 /* The digest of a finished layout: see cpl_layout_digest. */
 cpl_status cpli_layout_identify(const cpl_layout *layout, uint64_t *out);
 
+/* Fills cp_order, order and logical of a layout that has all else. */
+cpl_status cpli_layout_set_order(cpl_layout *layout,
+                                 const cpl_layout_options *options);
+
+/* Ranks whose assignment is solved: beyond this it would take minutes. */
+enum { CPLI_MAX_ASSIGNED = 2048 };
+
 /* INVALID, in the name of `who`, unless the layout has that rank. */
 cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who);
 
@@ -145,6 +160,11 @@ void cpli_at_position(const cpl_layout *layout, int64_t position,
                       cpli_cursor *at, cpli_holding *out);
 void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
                   cpli_cursor *at, cpli_holding *out);
+
+/* The longest stretch from `position` up to `end` that lies in consecutive
+ * slots of one rank. */
+cpli_holding cpli_stretch(const cpl_layout *layout, int64_t position,
+                          int64_t end, cpli_cursor *at);
 
 /* A walk over the maximal runs of a rank, in slot order. */
 typedef struct cpli_walk {

@@ -2,6 +2,7 @@
  * paired.c: kinds that cut each sequence into 2*cp blocks and give every rank
  * a light and a heavy one, j and 2*cp-1-j, so that causal work is the same on
  * all ranks. They differ in who gets which pair and in the order of the two.
+ * Snake does so with the whole stream at once, as if it were one sequence.
  *
  * With lengths that are multiples of 2*cp, sequence i fills the slots
  * cu[i]/cp .. cu[i+1]/cp of every rank: slot x lies in the sequence that holds
@@ -11,15 +12,17 @@
 
 #include "layout.h"
 
-static cpl_status check(const char *kind, const cpl_stream *stream, int cp)
+static cpl_status check_sequences(const cpl_layout *layout)
 {
+    const cpl_stream *stream = layout->stream;
+    int64_t blocks = 2 * (int64_t)layout->cp;
     for (int64_t i = 0; i < stream->n_sequences; i++) {
         int64_t length = stream->cu[i + 1] - stream->cu[i];
-        if (length % (2 * (int64_t)cp) != 0)
+        if (length % blocks != 0)
             return cpli_fail(CPL_INVALID,
                              "layout.%s: sequence %" PRId64 " has %" PRId64
                              " tokens, not a multiple of 2*cp = %" PRId64,
-                             kind, i, length, 2 * (int64_t)cp);
+                             layout->kind->name, i, length, blocks);
     }
     return CPL_OK;
 }
@@ -66,11 +69,6 @@ static void at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
 
 /* ---- zigzag: rank r holds blocks r and 2*cp-1-r ---- */
 
-static cpl_status zigzag_check(const cpl_stream *stream, int cp)
-{
-    return check("zigzag", stream, cp);
-}
-
 static int zigzag_block(int cp, int rank, int half)
 {
     return half == 0 ? rank : 2 * cp - 1 - rank;
@@ -84,19 +82,61 @@ static int zigzag_owner(int cp, int block, int *half)
 
 const cpli_kind cpli_zigzag = {
     .name = "zigzag",
-    .check = zigzag_check,
+    .check = check_sequences,
     .at_position = at_position,
     .at_slot = at_slot,
     .block = zigzag_block,
     .owner = zigzag_owner,
 };
 
-/* ---- mirror: rank r holds blocks 2r and 2*cp-1-2r, in that order ---- */
+/* ---- snake: rank r holds blocks r and 2*cp-1-r of the stream ---- */
 
-static cpl_status mirror_check(const cpl_stream *stream, int cp)
+static cpl_status check_stream(const cpl_layout *layout)
 {
-    return check("mirror", stream, cp);
+    int64_t n = cpl_stream_n_positions(layout->stream);
+    int64_t blocks = 2 * (int64_t)layout->cp;
+    if (n % blocks != 0)
+        return cpli_fail(CPL_INVALID,
+                         "layout.snake: the stream has %" PRId64
+                         " positions, not a multiple of 2*cp = %" PRId64,
+                         n, blocks);
+    return CPL_OK;
 }
+
+static void snake_holding(const cpl_layout *layout, int rank, int half,
+                          cpli_holding *out)
+{
+    int64_t length = layout->cp_local / 2;
+    out->rank = rank;
+    out->start = zigzag_block(layout->cp, rank, half) * length;
+    out->slot = half * length;
+    out->length = length;
+}
+
+static void snake_at_position(const cpl_layout *layout, int64_t position,
+                              cpli_cursor *at, cpli_holding *out)
+{
+    (void)at;
+    int half, block = (int)(position / (layout->cp_local / 2));
+    int rank = zigzag_owner(layout->cp, block, &half);
+    snake_holding(layout, rank, half, out);
+}
+
+static void snake_at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
+                          cpli_cursor *at, cpli_holding *out)
+{
+    (void)at;
+    snake_holding(layout, cp_rank, slot >= layout->cp_local / 2, out);
+}
+
+const cpli_kind cpli_snake = {
+    .name = "snake",
+    .check = check_stream,
+    .at_position = snake_at_position,
+    .at_slot = snake_at_slot,
+};
+
+/* ---- mirror: rank r holds blocks 2r and 2*cp-1-2r, in that order ---- */
 
 static int mirror_block(int cp, int rank, int half)
 {
@@ -111,7 +151,7 @@ static int mirror_owner(int cp, int block, int *half)
 
 const cpli_kind cpli_mirror = {
     .name = "mirror",
-    .check = mirror_check,
+    .check = check_sequences,
     .at_position = at_position,
     .at_slot = at_slot,
     .block = mirror_block,

@@ -109,7 +109,8 @@ cpl_status cpl_layout_work(const cpl_layout *layout, int64_t *out)
     if (status != CPL_OK)
         return status;
     for (int i = 0; i < layout->cp * layout->tp; i++)
-        CPL_TRY_GO(add_work(layout, layout->order[i], &work[i / layout->tp]),
+        CPL_TRY_GO(add_work(layout, layout->order[i],
+                            &work[layout->cp_order[i / layout->tp]]),
                    done);
     memcpy(out, work, (size_t)layout->cp * sizeof *work);
 done:
