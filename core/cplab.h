@@ -279,10 +279,23 @@ CPL_API cpl_status cpl_view_halo(const cpl_layout *layout, int64_t width,
  * is not a real token, or where the slot's own is not. Any k. */
 CPL_API cpl_status cpl_view_shift(const cpl_layout *layout, int64_t k,
                                   cpl_view **out);
-/* Local. Per sequence of which the rank holds real tokens, in stream order:
- * its first position up to the last real token that the rank holds: exactly
- * the keys that causal attention may see. */
-CPL_API cpl_status cpl_view_keys(const cpl_layout *layout, cpl_view **out);
+/* Local. Per sequence of which the rank holds real tokens, in stream order,
+ * exactly the keys that causal attention may see: those up to each of its real
+ * tokens, with window > 0 the last `window` of them, the token's own included;
+ * 0: no limit. */
+CPL_API cpl_status cpl_view_keys(const cpl_layout *layout, int64_t window,
+                                 cpl_view **out);
+/* Local. Every position of the stream, in order, on every rank: what a layer
+ * needs that holds a slice of the heads. */
+CPL_API cpl_status cpl_view_whole(const cpl_layout *layout, cpl_view **out);
+/*
+ * Local. The rows of `layout` in the slots of `target`, a layout of as many
+ * ranks whose stream has the same sequences with other lengths: in each slot
+ * the token at the same offset of the same sequence; fill where that sequence
+ * is shorter in `layout`. Borrows both. Errors: MISMATCH.
+ */
+CPL_API cpl_status cpl_view_onto(const cpl_layout *layout,
+                                 const cpl_layout *target, cpl_view **out);
 CPL_API void cpl_view_destroy(cpl_view *view);
 
 CPL_API cpl_status cpl_view_n_local(const cpl_view *view, int rank,

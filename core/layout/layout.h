@@ -201,9 +201,10 @@ typedef struct cpli_view_kind cpli_view_kind;
 
 struct cpl_view {
     const cpli_view_kind *kind;
-    const cpl_layout *layout;
-    int64_t size;   /* halo: width; shift: k */
-    bool real_only; /* whether the spans that it is made of hold no padding */
+    const cpl_layout *layout; /* of which it shows rows */
+    const cpl_layout *onto;   /* onto: whose slots the rows take; or NULL */
+    int64_t size;   /* halo: width; shift: k; keys: window, 0 for no limit */
+    bool real_only; /* halo: only before spans of real tokens */
     uint64_t digest;
     char *text;
 };
@@ -211,10 +212,16 @@ struct cpl_view {
 /* The view's runs of one rank; the list is the caller's even on failure. */
 cpl_status cpli_view_list(const cpl_view *view, int rank, cpli_runs *out);
 
+/* A set of ranks. */
+typedef struct cpli_marks {
+    bool *of;
+    int n_unmarked;
+} cpli_marks;
+
 /* Marks the ranks whose view may hold a position of [start, start + length):
- * all that do, and perhaps more. */
+ * all that do, and perhaps more. Not for views onto other layouts. */
 void cpli_view_reach(const cpl_view *view, int64_t start, int64_t length,
-                     bool *marks);
+                     cpli_marks *marks);
 
 /* ---- segments of one rank ---- */
 

@@ -51,20 +51,25 @@ static void emit(sink *to, cpl_segment segment)
 
 /* ---- walks ---- */
 
-/* Cuts positions in consecutive slots into what each rank of `other` holds. */
-static void cut(const cpl_layout *other, cpli_holding run, cpli_cursor *at,
-                sink *to)
+/*
+ * Cuts positions in consecutive slots into what each rank of `other` holds.
+ * Position p is called p + shift there; `there` is the last holding found, all
+ * zero at first, since the next run often lies in it too.
+ */
+static void cut(const cpl_layout *other, cpli_holding run, int64_t shift,
+                cpli_cursor *at, cpli_holding *there, sink *to)
 {
-    cpli_holding holding;
     int64_t end = run.start + run.length;
     for (int64_t p = run.start; p < end;) {
-        cpli_at_position(other, p, at, &holding);
-        int64_t stop = cpli_min(end, holding.start + holding.length);
+        int64_t q = p + shift;
+        if (q < there->start || q >= there->start + there->length)
+            cpli_at_position(other, q, at, there);
+        int64_t stop = cpli_min(end, there->start + there->length - shift);
         cpl_segment segment = {
-            .peer = holding.rank,
+            .peer = there->rank,
             .position = p,
             .slot = run.slot + p - run.start,
-            .peer_slot = holding.slot + p - holding.start,
+            .peer_slot = there->slot + q - there->start,
             .length = stop - p,
         };
         emit(to, segment);
@@ -77,22 +82,24 @@ static void walk_layout(const cpl_layout *mine, const cpl_layout *other,
 {
     cpli_walk walk = cpli_walk_begin(mine, rank);
     cpli_holding run;
+    cpli_holding there = {0};
     cpli_cursor at = {0};
     while (cpli_walk_next(&walk, &run))
-        cut(other, run, &at, to);
+        cut(other, run, 0, &at, &there, to);
 }
 
 static cpl_status walk_view(const cpl_view *view, int rank, sink *to)
 {
     cpli_runs list = {0};
     cpli_cursor at = {0};
+    cpli_holding there = {0};
     int64_t slot = 0;
     cpl_status status = cpli_view_list(view, rank, &list);
     for (int64_t i = 0; i < list.n && status == CPL_OK; i++) {
         int64_t start = list.items[i].start, length = list.items[i].length;
         if (start >= 0)
-            cut(view->layout, (cpli_holding){rank, start, slot, length}, &at,
-                to);
+            cut(view->layout, (cpli_holding){rank, start, slot, length}, 0, &at,
+                &there, to);
         slot += length;
     }
     cpli_free(list.items);
@@ -172,21 +179,45 @@ static cpl_status walk_viewer(const cpl_view *view, int viewer,
 static cpl_status walk_viewers(const cpl_view *view, int rank, sink *to)
 {
     cpl_status status;
-    bool *marks = NULL;
+    cpli_marks marks = {0};
     cpli_holding *mine = NULL;
     int64_t n;
     int n_ranks = cpl_layout_n_ranks(view->layout);
     CPL_TRY_GO(list_mine(view->layout, rank, &mine, &n), done);
-    CPL_TRY_GO(CPL_ALLOC(n_ranks, &marks), done);
+    CPL_TRY_GO(CPL_ALLOC(n_ranks, &marks.of), done);
+    marks.n_unmarked = n_ranks;
     for (int64_t i = 0; i < n; i++)
-        cpli_view_reach(view, mine[i].start, mine[i].length, marks);
+        cpli_view_reach(view, mine[i].start, mine[i].length, &marks);
     for (int viewer = 0; viewer < n_ranks; viewer++)
-        if (marks[viewer])
+        if (marks.of[viewer])
             CPL_TRY_GO(walk_viewer(view, viewer, mine, n, to), done);
 done:
-    cpli_free(marks);
+    cpli_free(marks.of);
     cpli_free(mine);
     return status;
+}
+
+/* ---- what a rank sends onto the slots of a layout of another stream ---- */
+
+static void walk_onto(const cpl_view *view, int rank, sink *to)
+{
+    const cpl_layout *mine = view->layout, *other = view->onto;
+    const int64_t *cu = mine->stream->cu, *other_cu = other->stream->cu;
+    cpli_walk walk = cpli_walk_begin(mine, rank);
+    cpli_holding run, there = {0};
+    cpli_cursor at = {0}, sequence_at = {0};
+    while (cpli_walk_next(&walk, &run)) {
+        int64_t end = run.start + run.length;
+        for (int64_t p = run.start; p < end;) {
+            int64_t i = cpli_stream_find(mine->stream, p, &sequence_at);
+            int64_t shift = other_cu[i] - cu[i];
+            int64_t stop = cpli_min(end, cu[i + 1]);
+            cpli_holding piece = {rank, p, run.slot + p - run.start, 0};
+            piece.length = cpli_min(stop, other_cu[i + 1] - shift) - p;
+            cut(other, piece, shift, &at, &there, to);
+            p = stop;
+        }
+    }
 }
 
 /* ---- either side ---- */
@@ -199,6 +230,8 @@ static cpl_status walk_side(const cpli_ends *ends, int rank, bool is_send,
         walk_layout(ends->from, ends->to, rank, to);
     else if (ends->view == NULL)
         walk_layout(ends->to, ends->from, rank, to);
+    else if (is_send && ends->view->onto != NULL)
+        walk_onto(ends->view, rank, to);
     else if (is_send)
         status = walk_viewers(ends->view, rank, to);
     else

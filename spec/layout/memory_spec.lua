@@ -121,7 +121,7 @@ describe("a failing allocation", function()
         local made = {
             { create("cpl_view", C.cpl_view_destroy, C.cpl_view_halo, z, 3, true) },
             { create("cpl_view", C.cpl_view_destroy, C.cpl_view_shift, z, 1) },
-            { create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z) },
+            { create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z, 0) },
         }
         local n, runs = ffi.new("int64_t[1]", -7), ffi.new "cpl_run[64]"
         for _, v in ipairs(made) do
@@ -157,7 +157,7 @@ describe("destroying", function()
         local before = live_blocks()
         local stream = thd()
         local z, c = layout(stream, "zigzag"), layout(stream, "custom")
-        local view = create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z)
+        local view = create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z, 0)
         local routes = {
             create("cpl_route", C.cpl_route_destroy, C.cpl_route_create, z, c),
             (create("cpl_route", C.cpl_route_destroy, C.cpl_route_to_view, view)),
