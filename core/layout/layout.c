@@ -177,147 +177,6 @@ const char *cpl_layout_describe(const cpl_layout *layout)
     return layout->text;
 }
 
-/* ---- holdings ---- */
-
-/* Cuts a CP rank's holding down to the window of its slot `slot`. */
-static void clip(const cpl_layout *layout, int64_t slot, cpli_holding *holding)
-{
-    int tp_rank = (int)(slot / layout->window);
-    int64_t first = tp_rank * layout->window;
-    int64_t low = cpli_max(holding->slot, first);
-    int64_t high =
-        cpli_min(holding->slot + holding->length, first + layout->window);
-    holding->rank = holding->rank * layout->tp + tp_rank;
-    holding->start += low - holding->slot;
-    holding->slot = low - first;
-    holding->length = high - low;
-}
-
-/* The last of the sorted holdings first .. end-1 whose key is <= `key`. */
-static const cpli_holding *table_find(const cpli_holding *holdings,
-                                      int64_t first, int64_t end, bool by_slot,
-                                      int64_t key, cpli_cursor *at)
-{
-    int64_t low = first, high = end;
-    for (int64_t i = at->index; i >= first && i < end && i <= at->index + 1;
-         i++) {
-        int64_t start = by_slot ? holdings[i].slot : holdings[i].start;
-        if (key >= start && key < start + holdings[i].length)
-            return &holdings[at->index = i];
-    }
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        int64_t start =
-            by_slot ? holdings[middle].slot : holdings[middle].start;
-        if (start <= key)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &holdings[at->index = low];
-}
-
-void cpli_at_position(const cpl_layout *layout, int64_t position,
-                      cpli_cursor *at, cpli_holding *out)
-{
-    const cpli_table *table = layout->table;
-    if (table != NULL) {
-        *out = *table_find(table->by_position, 0, table->n_holdings, false,
-                           position, at);
-        return;
-    }
-    layout->kind->at_position(layout, position, at, out);
-    if (layout->tp > 1)
-        clip(layout, out->slot + position - out->start, out);
-    out->rank = layout->order[out->rank];
-}
-
-void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
-                  cpli_cursor *at, cpli_holding *out)
-{
-    const cpli_table *table = layout->table;
-    if (table != NULL) {
-        *out = *table_find(table->by_slot, table->first[rank],
-                           table->first[rank + 1], true, slot, at);
-        return;
-    }
-    int cp_rank = layout->logical[rank] / layout->tp;
-    int64_t cp_slot =
-        layout->logical[rank] % layout->tp * layout->window + slot;
-    layout->kind->at_slot(layout, cp_rank, cp_slot, at, out);
-    if (layout->tp > 1)
-        clip(layout, cp_slot, out);
-    out->rank = rank;
-}
-
-cpli_holding cpli_stretch(const cpl_layout *layout, int64_t position,
-                          int64_t end, cpli_cursor *at)
-{
-    cpli_holding stretch, next;
-    cpli_at_position(layout, position, at, &stretch);
-    stretch.slot += position - stretch.start;
-    stretch.length -= position - stretch.start;
-    stretch.start = position;
-    while (stretch.start + stretch.length < end) {
-        int64_t next_start = stretch.start + stretch.length;
-        cpli_at_position(layout, next_start, at, &next);
-        int64_t next_slot = next.slot + next_start - next.start;
-        if (next.rank != stretch.rank ||
-            next_slot != stretch.slot + stretch.length)
-            break;
-        stretch.length += next.start + next.length - next_start;
-    }
-    stretch.length = cpli_min(stretch.length, end - position);
-    return stretch;
-}
-
-int64_t cpli_n_local(const cpl_layout *layout, int rank)
-{
-    const cpli_table *table = layout->table;
-    if (table == NULL)
-        return layout->window;
-    int64_t end = table->first[rank + 1];
-    if (end == table->first[rank])
-        return 0;
-    return table->by_slot[end - 1].slot + table->by_slot[end - 1].length;
-}
-
-/* ---- walks ---- */
-
-static void look_ahead(cpli_walk *walk)
-{
-    if (walk->slot < walk->n_local)
-        cpli_at_slot(walk->layout, walk->rank, walk->slot, &walk->at,
-                     &walk->ahead);
-}
-
-cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank)
-{
-    cpli_walk walk = {
-        .layout = layout,
-        .rank = rank,
-        .n_local = cpli_n_local(layout, rank),
-    };
-    look_ahead(&walk);
-    return walk;
-}
-
-bool cpli_walk_next(cpli_walk *walk, cpli_holding *run)
-{
-    if (walk->slot >= walk->n_local)
-        return false;
-    *run = walk->ahead;
-    walk->slot += run->length;
-    look_ahead(walk);
-    while (walk->slot < walk->n_local &&
-           walk->ahead.start == run->start + run->length) {
-        run->length += walk->ahead.length;
-        walk->slot += walk->ahead.length;
-        look_ahead(walk);
-    }
-    return true;
-}
-
 /* ---- questions ---- */
 
 cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who)
@@ -339,9 +198,10 @@ cpl_status cpl_layout_n_local(const cpl_layout *layout, int rank, int64_t *out)
 cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.n_runs"));
-    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_walk walk;
     cpli_holding run;
     int64_t n = 0;
+    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         n++;
     *out = n;
@@ -351,8 +211,9 @@ cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
 cpl_status cpl_layout_runs(const cpl_layout *layout, int rank, cpl_run *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.runs"));
-    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_walk walk;
     cpli_holding run;
+    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         *out++ = (cpl_run){run.start, run.length};
     return CPL_OK;
@@ -362,8 +223,9 @@ cpl_status cpl_layout_positions(const cpl_layout *layout, int rank,
                                 int64_t *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.positions"));
-    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_walk walk;
     cpli_holding run;
+    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         for (int64_t i = 0; i < run.length; i++)
             *out++ = run.start + i;

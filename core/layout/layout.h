@@ -33,7 +33,9 @@ struct cpl_stream {
  */
 typedef struct cpli_cursor {
     int64_t index; /* of the last sequence, or of the last holding of a table */
-    int64_t cached; /* paired.c: 1 + the sequence that the next two are of */
+    /* paired.c: 1 + the sequence that the others are of; 0: of none */
+    int64_t known;
+    int64_t end;
     int64_t block_length;
     int64_t first_slot;
 } cpli_cursor;
@@ -79,10 +81,14 @@ void cpli_table_destroy(cpli_table *table);
 /* ---- kinds and layouts ---- */
 
 /*
- * One kind of layout. A kind in closed form gives check, at_position and
- * at_slot, in terms of CP ranks that all hold n_positions / cp rows; windows
- * of tensor parallelism and the group order are added by layout.c. A kind
- * without closed form gives only `tabulate`, in terms of group ranks.
+ * One kind of layout. A kind in closed form gives check, by_position and
+ * by_slot, in terms of CP ranks that all hold n_positions / cp rows; windows
+ * of tensor parallelism and the order are added by layout.c. A kind without
+ * closed form gives only `tabulate`, in terms of group ranks.
+ *
+ * The two list the holding that holds a position, or a slot of a CP rank, and
+ * as many of those that follow in that order as are cheap to give: 1 .. max
+ * in all, which they return.
  */
 typedef struct cpli_kind {
     const char *name;
@@ -92,14 +98,10 @@ typedef struct cpli_kind {
     /* Of kinds with a block: the one under which `guess` might hold the runs
      * of `layout`; no other can. */
     void (*fit)(cpl_layout *guess, const cpl_layout *layout);
-    void (*at_position)(const cpl_layout *layout, int64_t position,
-                        cpli_cursor *at, cpli_holding *out);
-    void (*at_slot)(const cpl_layout *layout, int cp_rank, int64_t slot,
-                    cpli_cursor *at, cpli_holding *out);
-    /* Of kinds that give each rank two of 2*cp blocks of a sequence: the
-     * block in half 0 or 1 of a rank, and whose (and which half) a block is. */
-    int (*block)(int cp, int rank, int half);
-    int (*owner)(int cp, int block, int *half);
+    int (*by_position)(const cpl_layout *layout, int64_t position,
+                       cpli_cursor *at, cpli_holding *out, int max);
+    int (*by_slot)(const cpl_layout *layout, int cp_rank, int64_t slot,
+                   cpli_cursor *at, cpli_holding *out, int max);
     cpl_status (*tabulate)(const cpl_stream *stream,
                            const cpl_layout_options *options, int n_ranks,
                            cpli_table **out);
@@ -166,19 +168,58 @@ void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
 cpli_holding cpli_stretch(const cpl_layout *layout, int64_t position,
                           int64_t end, cpli_cursor *at);
 
+enum { CPLI_AHEAD = 32 }; /* holdings that a walk fetches at once */
+
 /* A walk over the maximal runs of a rank, in slot order. */
 typedef struct cpli_walk {
     const cpl_layout *layout;
     int rank;
     int64_t n_local;
-    int64_t slot; /* of the holding ahead */
+    int64_t slot; /* of the first holding not yet fetched */
     cpli_cursor at;
-    cpli_holding ahead; /* valid if slot < n_local */
+    int next, n; /* of those fetched */
+    cpli_holding ahead[CPLI_AHEAD];
 } cpli_walk;
 
-cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank);
+void cpli_walk_begin(const cpl_layout *layout, int rank, cpli_walk *walk);
 /* False at the end. */
+bool cpli_walk_fetch(cpli_walk *walk);
 bool cpli_walk_next(cpli_walk *walk, cpli_holding *run);
+
+/* The same walk, holding by holding, for those who merge what comes of them;
+ * NULL at the end. Inline, like the next one: routes live in these two. */
+static inline const cpli_holding *cpli_walk_holding(cpli_walk *walk)
+{
+    if (walk->next == walk->n && !cpli_walk_fetch(walk))
+        return NULL;
+    return &walk->ahead[walk->next++];
+}
+
+/* Finds holdings by position; all zero but the layout at first. Positions that
+ * follow each other are cheap. */
+typedef struct cpli_lookup {
+    const cpl_layout *layout;
+    cpli_cursor at;
+    int next, n;
+    cpli_holding ahead[CPLI_AHEAD];
+} cpli_lookup;
+
+const cpli_holding *cpli_lookup_fetch(cpli_lookup *lookup, int64_t position);
+
+/* The holding of a position, valid until the next call. */
+static inline const cpli_holding *cpli_lookup_find(cpli_lookup *lookup,
+                                                   int64_t position)
+{
+    for (int i = lookup->next; i < lookup->n && i <= lookup->next + 1; i++) {
+        const cpli_holding *holding = &lookup->ahead[i];
+        if (position >= holding->start &&
+            position < holding->start + holding->length) {
+            lookup->next = i;
+            return holding;
+        }
+    }
+    return cpli_lookup_fetch(lookup, position);
+}
 
 /* ---- lists that grow ---- */
 
@@ -232,14 +273,17 @@ typedef struct cpli_ends {
     const cpl_view *view;
 } cpli_ends;
 
+/* One block: routes come and go with microbatches, and the allocator keeps one
+ * large block at hand where it would give two back to the system. */
 typedef struct cpli_segments {
-    cpl_segment *items;
-    int64_t n;
+    cpl_segment *items; /* the sends, then the receives */
+    int64_t n_sends;
+    int64_t n_receives;
 } cpli_segments;
 
-/* What the rank sends or receives, maximal and in the order of cpl_route_part;
- * the list is the caller's. */
-cpl_status cpli_segments_collect(const cpli_ends *ends, int rank, bool is_send,
-                                 cpli_segments *out);
+/* What the rank sends and receives, maximal and in the order of
+ * cpl_route_part; without sends receives alone. The list is the caller's. */
+cpl_status cpli_segments_collect(const cpli_ends *ends, int rank,
+                                 bool with_sends, cpli_segments *out);
 
 #endif

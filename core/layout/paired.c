@@ -27,66 +27,114 @@ static cpl_status check_sequences(const cpl_layout *layout)
     return CPL_OK;
 }
 
-/* Finds the sequence that holds a position and, once per sequence, what its
- * holdings have in common: divisions are what a walk would spend its time on.
- */
+/* The block in half 0 or 1 of a rank; and whose, and which half, a block is. */
+typedef int (*block_of)(int cp, int rank, int half);
+typedef int (*owner_of)(int cp, int block, int *half);
+
+/* What the holdings in a sequence have in common. Divisions are what a walk
+ * would spend its time on: from sequence to sequence there is one. */
 static int64_t enter(const cpl_layout *layout, int64_t position,
                      cpli_cursor *at)
 {
-    int64_t i = cpli_stream_find(layout->stream, position, at);
-    if (at->cached == i + 1)
-        return layout->stream->cu[i];
     const int64_t *cu = layout->stream->cu;
-    at->cached = i + 1;
-    at->block_length = (cu[i + 1] - cu[i]) / (2 * layout->cp);
-    at->first_slot = cu[i] / layout->cp;
+    int64_t i = cpli_stream_find(layout->stream, position, at);
+    if (at->known == i + 1)
+        return cu[i];
+    at->first_slot = at->known > 0 && cu[i] == at->end
+                         ? at->first_slot + 2 * at->block_length
+                         : cu[i] / layout->cp;
+    at->known = i + 1;
+    at->end = cu[i + 1];
+    at->block_length = (cu[i + 1] - cu[i]) / (2 * (int64_t)layout->cp);
     return cu[i];
 }
 
-static void at_position(const cpl_layout *layout, int64_t position,
-                        cpli_cursor *at, cpli_holding *out)
+static inline void fill(const cpli_cursor *at, int64_t start, int rank,
+                        int block, int half, cpli_holding *out)
 {
-    int64_t start = enter(layout, position, at);
-    int block = (int)((position - start) / at->block_length);
-    int half;
-    out->rank = layout->kind->owner(layout->cp, block, &half);
+    out->rank = rank;
     out->start = start + block * at->block_length;
     out->slot = at->first_slot + half * at->block_length;
     out->length = at->block_length;
 }
 
-static void at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
-                    cpli_cursor *at, cpli_holding *out)
+static inline int by_position(const cpl_layout *layout, int64_t position,
+                              cpli_cursor *at, cpli_holding *out, int max,
+                              owner_of owner)
 {
-    int64_t start = enter(layout, slot * layout->cp, at);
-    int half = slot - at->first_slot >= at->block_length;
-    int block = layout->kind->block(layout->cp, cp_rank, half);
-    out->rank = cp_rank;
-    out->start = start + block * at->block_length;
-    out->slot = at->first_slot + half * at->block_length;
-    out->length = at->block_length;
+    int cp = layout->cp, n = 0;
+    int64_t n_positions = cpl_stream_n_positions(layout->stream);
+    int64_t start = enter(layout, position, at);
+    int block = (int)((position - start) / at->block_length);
+    for (;;) {
+        int half, rank = owner(cp, block, &half);
+        fill(at, start, rank, block, half, &out[n++]);
+        if (n == max)
+            return n;
+        if (++block < 2 * cp)
+            continue;
+        if (at->end == n_positions)
+            return n;
+        start = enter(layout, at->end, at);
+        block = 0;
+    }
 }
+
+static inline int by_slot(const cpl_layout *layout, int rank, int64_t slot,
+                          cpli_cursor *at, cpli_holding *out, int max,
+                          block_of block)
+{
+    int cp = layout->cp, n = 0;
+    int64_t n_positions = cpl_stream_n_positions(layout->stream);
+    int64_t start = enter(layout, slot * cp, at);
+    int half = slot - at->first_slot >= at->block_length;
+    for (;;) {
+        fill(at, start, rank, block(cp, rank, half), half, &out[n++]);
+        if (n == max)
+            return n;
+        if (++half < 2)
+            continue;
+        if (at->end == n_positions)
+            return n;
+        start = enter(layout, at->end, at);
+        half = 0;
+    }
+}
+
+/* The two functions of a kind, made for its own pairs. */
+#define DEFINE_LISTS(kind)                                                     \
+    static int kind##_by_position(const cpl_layout *layout, int64_t position,  \
+                                  cpli_cursor *at, cpli_holding *out, int max) \
+    {                                                                          \
+        return by_position(layout, position, at, out, max, kind##_owner);      \
+    }                                                                          \
+    static int kind##_by_slot(const cpl_layout *layout, int rank,              \
+                              int64_t slot, cpli_cursor *at,                   \
+                              cpli_holding *out, int max)                      \
+    {                                                                          \
+        return by_slot(layout, rank, slot, at, out, max, kind##_block);        \
+    }
 
 /* ---- zigzag: rank r holds blocks r and 2*cp-1-r ---- */
 
-static int zigzag_block(int cp, int rank, int half)
+static inline int zigzag_block(int cp, int rank, int half)
 {
     return half == 0 ? rank : 2 * cp - 1 - rank;
 }
 
-static int zigzag_owner(int cp, int block, int *half)
+static inline int zigzag_owner(int cp, int block, int *half)
 {
     *half = block >= cp;
     return *half == 0 ? block : 2 * cp - 1 - block;
 }
 
+DEFINE_LISTS(zigzag)
+
 const cpli_kind cpli_zigzag = {
     .name = "zigzag",
     .check = check_sequences,
-    .at_position = at_position,
-    .at_slot = at_slot,
-    .block = zigzag_block,
-    .owner = zigzag_owner,
+    .by_position = zigzag_by_position,
+    .by_slot = zigzag_by_slot,
 };
 
 /* ---- snake: rank r holds blocks r and 2*cp-1-r of the stream ---- */
@@ -103,57 +151,60 @@ static cpl_status check_stream(const cpl_layout *layout)
     return CPL_OK;
 }
 
-static void snake_holding(const cpl_layout *layout, int rank, int half,
-                          cpli_holding *out)
+static int snake_holding(const cpl_layout *layout, int rank, int half,
+                         cpli_holding *out)
 {
     int64_t length = layout->cp_local / 2;
     out->rank = rank;
     out->start = zigzag_block(layout->cp, rank, half) * length;
     out->slot = half * length;
     out->length = length;
+    return 1;
 }
 
-static void snake_at_position(const cpl_layout *layout, int64_t position,
-                              cpli_cursor *at, cpli_holding *out)
+static int snake_by_position(const cpl_layout *layout, int64_t position,
+                             cpli_cursor *at, cpli_holding *out, int max)
 {
     (void)at;
+    (void)max;
     int half, block = (int)(position / (layout->cp_local / 2));
     int rank = zigzag_owner(layout->cp, block, &half);
-    snake_holding(layout, rank, half, out);
+    return snake_holding(layout, rank, half, out);
 }
 
-static void snake_at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
-                          cpli_cursor *at, cpli_holding *out)
+static int snake_by_slot(const cpl_layout *layout, int rank, int64_t slot,
+                         cpli_cursor *at, cpli_holding *out, int max)
 {
     (void)at;
-    snake_holding(layout, cp_rank, slot >= layout->cp_local / 2, out);
+    (void)max;
+    return snake_holding(layout, rank, slot >= layout->cp_local / 2, out);
 }
 
 const cpli_kind cpli_snake = {
     .name = "snake",
     .check = check_stream,
-    .at_position = snake_at_position,
-    .at_slot = snake_at_slot,
+    .by_position = snake_by_position,
+    .by_slot = snake_by_slot,
 };
 
 /* ---- mirror: rank r holds blocks 2r and 2*cp-1-2r, in that order ---- */
 
-static int mirror_block(int cp, int rank, int half)
+static inline int mirror_block(int cp, int rank, int half)
 {
     return half == 0 ? 2 * rank : 2 * cp - 1 - 2 * rank;
 }
 
-static int mirror_owner(int cp, int block, int *half)
+static inline int mirror_owner(int cp, int block, int *half)
 {
     *half = block % 2;
     return *half == 0 ? block / 2 : (2 * cp - 1 - block) / 2;
 }
 
+DEFINE_LISTS(mirror)
+
 const cpli_kind cpli_mirror = {
     .name = "mirror",
     .check = check_sequences,
-    .at_position = at_position,
-    .at_slot = at_slot,
-    .block = mirror_block,
-    .owner = mirror_owner,
+    .by_position = mirror_by_position,
+    .by_slot = mirror_by_slot,
 };

@@ -23,27 +23,38 @@ static cpl_status check(const cpl_layout *layout)
     return CPL_OK;
 }
 
-/* The n-th block of the stream. */
-static void fill(const cpl_layout *layout, int64_t n, cpli_holding *out)
+/* Every `step`-th block of the stream from block i on. */
+static int list(const cpl_layout *layout, int64_t i, int step,
+                cpli_holding *out, int max)
 {
-    out->rank = (int)(n % layout->cp);
-    out->start = n * layout->block;
-    out->slot = n / layout->cp * layout->block;
-    out->length = layout->block;
+    int64_t block = layout->block, cp = layout->cp;
+    int64_t n_blocks = cpl_stream_n_positions(layout->stream) / block;
+    int rank = (int)(i % cp), n = 0;
+    int64_t slot = i / cp * block;
+    for (; n < max && i < n_blocks; n++, i += step) {
+        out[n] = (cpli_holding){rank, i * block, slot, block};
+        rank += step;
+        if (rank >= cp) {
+            rank -= (int)cp;
+            slot += block;
+        }
+    }
+    return n;
 }
 
-static void at_position(const cpl_layout *layout, int64_t position,
-                        cpli_cursor *at, cpli_holding *out)
+static int by_position(const cpl_layout *layout, int64_t position,
+                       cpli_cursor *at, cpli_holding *out, int max)
 {
     (void)at;
-    fill(layout, position / layout->block, out);
+    return list(layout, position / layout->block, 1, out, max);
 }
 
-static void at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
-                    cpli_cursor *at, cpli_holding *out)
+static int by_slot(const cpl_layout *layout, int rank, int64_t slot,
+                   cpli_cursor *at, cpli_holding *out, int max)
 {
     (void)at;
-    fill(layout, slot / layout->block * layout->cp + cp_rank, out);
+    int64_t i = slot / layout->block * layout->cp + rank;
+    return list(layout, i, layout->cp, out, max);
 }
 
 /*
@@ -68,6 +79,6 @@ const cpli_kind cpli_striped = {
     .name = "striped",
     .check = check,
     .fit = fit,
-    .at_position = at_position,
-    .at_slot = at_slot,
+    .by_position = by_position,
+    .by_slot = by_slot,
 };

@@ -1,8 +1,8 @@
 --- Layouts: for every rank, the ordered runs of positions that it holds.
--- Each kind is a function of this module: contiguous, zigzag, mirror, snake, striped, custom; a kind
--- that does not exist is an error, since three different things are called contiguous elsewhere. A
--- rank's local order need not increase in position. Ranks, slots, positions and sequences count
--- from 0, Lua lists from 1.
+-- Each kind is a function of this module: contiguous, zigzag, mirror, snake, striped, custom; one that
+-- does not exist is an error, since three different things are called contiguous elsewhere. A rank's
+-- local order need not increase in position. Ranks, slots, positions and sequences count from 0, Lua
+-- lists from 1.
 -- @module cplab.layout
 -- @usage local z = cplab.layout.zigzag(s, { cp = 4 })
 --   for _, run in ipairs(z:runs(0)) do print(run[1], run[2]) end

@@ -302,7 +302,8 @@ describe("a layout refuses", function()
         ["an unknown field"] = { "zigzag", even, { cpp = 2 },
             'layout.zigzag: unknown field "cpp"; did you mean "cp"?' },
         ["a field of another kind"] = { "zigzag", even, { cp = 1, ranks = {} },
-            'layout.zigzag: unknown field "ranks"; there are cp, group_order, near, node_size, order, tp' },
+            'layout.zigzag: unknown field "ranks"; there are cp, group_order, near, node_size, '
+            .. "order, tp" },
         ["what is no stream"] = { "zigzag", { 16 }, {},
             "layout.zigzag: the first argument must be a stream (got a table)" },
         ["a position held twice"] = { "custom", even,
