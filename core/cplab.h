@@ -354,7 +354,8 @@ CPL_API void cpl_route_destroy(cpl_route *route);
 CPL_API int cpl_route_n_ranks(const cpl_route *route);
 /* Whether every row stays in its slot; never said of a view. */
 CPL_API bool cpl_route_is_identity(const cpl_route *route);
-/* Digests of stream + layout on either side. */
+/* Digests of stream + layout on either side; of a view onto a layout, that
+ * layout's: what arrives is its rows. */
 CPL_API uint64_t cpl_route_source_digest(const cpl_route *route);
 CPL_API uint64_t cpl_route_target_digest(const cpl_route *route);
 /* "zigzag, cp 4, ... -> contiguous, cp 4, ..."; valid as long as the route. */

@@ -154,8 +154,11 @@ uint64_t cpl_route_source_digest(const cpl_route *route)
 
 uint64_t cpl_route_target_digest(const cpl_route *route)
 {
-    return route->ends.view != NULL ? route->ends.view->digest
-                                    : route->ends.to->digest;
+    const cpl_view *view = route->ends.view;
+    if (view == NULL)
+        return route->ends.to->digest;
+    /* Rows in the slots of a layout are rows of that layout. */
+    return view->onto != NULL ? view->onto->digest : view->digest;
 }
 
 const char *cpl_route_describe(const cpl_route *route)

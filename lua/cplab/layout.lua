@@ -1,8 +1,8 @@
 --- Layouts: for every rank, the ordered runs of positions that it holds.
--- Each kind is a function of this module: contiguous, zigzag, mirror, snake, striped, custom; one that
--- does not exist is an error, since three different things are called contiguous elsewhere. A rank's
--- local order need not increase in position. Ranks, slots, positions and sequences count from 0, Lua
--- lists from 1.
+-- Each kind is a function of this module: contiguous, zigzag, mirror, snake, striped, custom. One
+-- that does not exist is an error, since three different things are called contiguous elsewhere.
+-- A rank's local order need not increase in position. Ranks, slots, positions and sequences count
+-- from 0, Lua lists from 1.
 -- @module cplab.layout
 -- @usage local z = cplab.layout.zigzag(s, { cp = 4 })
 --   for _, run in ipairs(z:runs(0)) do print(run[1], run[2]) end
@@ -177,11 +177,13 @@ end
 -- (what the kind gives to a rank), or "auto": the order under which the fewest rows are on another
 -- rank than in the layout `near`, with node_size ranks a node a row that leaves its node counting
 -- eightfold
+-- @tparam ?number level whom errors blame, as in error(): for modules that make layouts for others
 -- @treturn Layout
 -- @raise an unknown kind or field, lengths that do not divide, positions missing or held twice
-function M.create(kind, stream, options)
-    args.one_of("cplab.layout", "layout", kind, M.kinds, 2)
-    return (create(kind, stream, options, 2))
+function M.create(kind, stream, options, level)
+    level = (level or 1) + 1
+    args.one_of("cplab.layout", "layout", kind, M.kinds, level)
+    return (create(kind, stream, options, level))
 end
 
 --- Whether a value is a layout.

@@ -118,8 +118,8 @@ function M.padded_zigzag(layout, options)
         { cp = "integer?", tp = "integer?", group_order = "list?" }, 2)
     local cp = args.integer(who, "cp", options.cp or layout:cp(), 1, layout:n_ranks(), 2)
     local tp = args.integer(who, "tp", options.tp or layout:tp(), 1, layout:n_ranks(), 2)
-    local target = layouts.zigzag(padded_stream(layout:stream(), cp, tp),
-        { cp = cp, tp = tp, group_order = options.group_order })
+    local target = layouts.create("zigzag", padded_stream(layout:stream(), cp, tp),
+        { cp = cp, tp = tp, group_order = options.group_order }, 2)
     return (onto(layout, target, "padded_zigzag", 2))
 end
 
