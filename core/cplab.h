@@ -174,16 +174,23 @@ typedef struct cpl_layout_options {
     int tp;                  /* >= 1; 0 means 1 */
     const int *group_order;  /* logical rank -> group rank, cp * tp entries;
                                 NULL: identity */
+    const int *order;        /* shard (what the kind gives to a CP rank) -> CP
+                                rank that holds it, cp entries; NULL: identity.
+                                Not of tables (balanced, custom) */
+    const cpl_layout *near;  /* instead of order: find the one under which the
+                                fewest rows are on another rank than in it.
+                                balanced: the layout to stay near to, with equal
+                                rows on all ranks; NULL means contiguous */
+    int node_size;           /* with near: ranks a node; a row that leaves its
+                                node counts 8, another that moves 1; 0: none.
+                                balanced: ranks a node; 0 means 8 */
     int64_t block;           /* striped: positions per block; 0 means 1.
                                 balanced: rows that a swap moves a multiple of;
                                 0 means 64 */
     const cpl_run *runs;     /* custom: the runs of all group ranks in turn */
     const int64_t *n_runs;   /* custom: how many of them each rank has */
-    const cpl_layout *near;  /* balanced: the layout to stay near to, with equal
-                                rows on all ranks; NULL means contiguous */
     const double *tolerance; /* balanced: max/mean work <= 1 + this; >= 0;
                                 NULL means 0.03 */
-    int node_size;           /* balanced: ranks of a node; 0 means 8 */
     const char *placement;   /* balanced: how ranks lie on nodes: "plain"
                                 (NULL; node_size in a row) or "striped" (dealt
                                 round robin) */
@@ -195,13 +202,16 @@ typedef struct cpl_layout_options {
  * Local. The layout `kind` of `stream`. Kinds: "contiguous" (a flat interval
  * of the padded stream), "zigzag" (per sequence, chunks r and 2*cp-1-r of
  * 2*cp), "mirror" (per sequence, blocks 2r and 2*cp-1-2r, in that order),
- * "balanced" (as many rows as `near` on every rank, and equal causal work
- * within the tolerance, or as near to that as swaps of rows get), "custom"
- * (runs as given; any order, counts may differ, each position exactly once).
- * Borrows the stream, copies the rest. Errors: INVALID (an unknown kind or
- * name, a number out of range, a length that does not divide, a position
- * missing or held twice, causal work of 2^59 or more in balanced), MISMATCH
- * (`near` is of another stream or group).
+ * "snake" (chunks r and 2*cp-1-r of the whole padded stream), "striped" (blocks
+ * of the padded stream dealt round robin), "balanced" (as many rows as `near`
+ * on every rank, and equal causal work within the tolerance, or as near to that
+ * as swaps of rows get), "custom" (runs as given; any order, counts may differ,
+ * each position exactly once). Borrows the stream, copies the rest. Of the
+ * orders that are equally near the lexicographically lowest is taken, the
+ * identity if it is one of them. Errors: INVALID (an unknown kind or name, a
+ * number out of range, a length that does not divide, a position missing or
+ * held twice, causal work of 2^59 or more in balanced), MISMATCH (near is of
+ * another stream or group).
  */
 CPL_API cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
                                      const cpl_layout_options *options,
@@ -215,6 +225,8 @@ CPL_API const cpl_stream *cpl_layout_stream(const cpl_layout *layout);
 CPL_API int cpl_layout_cp(const cpl_layout *layout);
 CPL_API int cpl_layout_tp(const cpl_layout *layout);
 CPL_API int cpl_layout_n_ranks(const cpl_layout *layout);
+/* Which CP rank holds each shard; cp entries, valid as long as the layout. */
+CPL_API const int *cpl_layout_order(const cpl_layout *layout);
 /* A digest of stream, group and every run, whatever kind they were made by:
  * equal layouts have equal digests. */
 CPL_API uint64_t cpl_layout_digest(const cpl_layout *layout);
@@ -254,6 +266,13 @@ CPL_API cpl_status cpl_layout_moved_bound(const cpl_layout *layout,
                                           double tolerance, double *out);
 
 /*
+ * Local. The linear assignment problem: writes a permutation that minimises the
+ * sum of cost[i * n + out[i]] over i; the lexicographically lowest of those.
+ * 0 <= n <= 2048; |cost| <= 2^57 / n. O(n^3) at worst. Errors: INVALID, MEMORY.
+ */
+CPL_API cpl_status cpl_assign(int n, const int64_t *cost, int *out);
+
+/*
  * A span: consecutive rows of one rank that hold consecutive tokens of one
  * sequence. A run cut at sequence boundaries gives its spans.
  */
@@ -286,10 +305,23 @@ CPL_API cpl_status cpl_view_halo(const cpl_layout *layout, int64_t width,
  * is not a real token, or where the slot's own is not. Any k. */
 CPL_API cpl_status cpl_view_shift(const cpl_layout *layout, int64_t k,
                                   cpl_view **out);
-/* Local. Per sequence of which the rank holds real tokens, in stream order:
- * its first position up to the last real token that the rank holds: exactly
- * the keys that causal attention may see. */
-CPL_API cpl_status cpl_view_keys(const cpl_layout *layout, cpl_view **out);
+/* Local. Per sequence of which the rank holds real tokens, in stream order,
+ * exactly the keys that causal attention may see: those up to each of its real
+ * tokens, with window > 0 the last `window` of them, the token's own included;
+ * 0: no limit. */
+CPL_API cpl_status cpl_view_keys(const cpl_layout *layout, int64_t window,
+                                 cpl_view **out);
+/* Local. Every position of the stream, in order, on every rank: what a layer
+ * needs that holds a slice of the heads. */
+CPL_API cpl_status cpl_view_whole(const cpl_layout *layout, cpl_view **out);
+/*
+ * Local. The rows of `layout` in the slots of `target`, a layout of as many
+ * ranks whose stream has the same sequences with other lengths: in each slot
+ * the token at the same offset of the same sequence; fill where that sequence
+ * is shorter in `layout`. Borrows both. Errors: MISMATCH.
+ */
+CPL_API cpl_status cpl_view_onto(const cpl_layout *layout,
+                                 const cpl_layout *target, cpl_view **out);
 CPL_API void cpl_view_destroy(cpl_view *view);
 
 CPL_API cpl_status cpl_view_n_local(const cpl_view *view, int rank,
@@ -348,7 +380,8 @@ CPL_API void cpl_route_destroy(cpl_route *route);
 CPL_API int cpl_route_n_ranks(const cpl_route *route);
 /* Whether every row stays in its slot; never said of a view. */
 CPL_API bool cpl_route_is_identity(const cpl_route *route);
-/* Digests of stream + layout on either side. */
+/* Digests of stream + layout on either side; of a view onto a layout, that
+ * layout's: what arrives is its rows. */
 CPL_API uint64_t cpl_route_source_digest(const cpl_route *route);
 CPL_API uint64_t cpl_route_target_digest(const cpl_route *route);
 /* "zigzag, cp 4, ... -> contiguous, cp 4, ..."; valid as long as the route. */

@@ -97,7 +97,7 @@ cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out)
 {
     if (place->keys.view == NULL) {
         cpl_view *view;
-        CPL_TRY(cpl_view_keys(place->layout, &view));
+        CPL_TRY(cpl_view_keys(place->layout, 0, &view));
         CPL_TRY(see(place, view, &place->keys));
     }
     *out = &place->keys;

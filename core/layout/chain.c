@@ -58,28 +58,6 @@ static cpl_status index_of(span_lists *lists, int rank, int64_t slot,
     return CPL_OK;
 }
 
-/* The span of the chain that starts at `position`, as a holding; `end` is the
- * end of the sequence's real tokens. */
-static cpli_holding span_from(const cpl_layout *layout, int64_t position,
-                              int64_t end, cpli_cursor *at)
-{
-    cpli_holding span, next;
-    cpli_at_position(layout, position, at, &span);
-    span.slot += position - span.start;
-    span.length -= position - span.start;
-    span.start = position;
-    while (span.start + span.length < end) {
-        int64_t next_start = span.start + span.length;
-        cpli_at_position(layout, next_start, at, &next);
-        int64_t next_slot = next.slot + next_start - next.start;
-        if (next.rank != span.rank || next_slot != span.slot + span.length)
-            break;
-        span.length += next.start + next.length - next_start;
-    }
-    span.length = cpli_min(span.length, end - position);
-    return span;
-}
-
 /* Writes the links of those spans of one chain that `rank` holds. */
 static cpl_status walk_chain(span_lists *lists, int rank, int64_t sequence,
                              cpl_link *links)
@@ -91,7 +69,7 @@ static cpl_status walk_chain(span_lists *lists, int rank, int64_t sequence,
     cpli_cursor at = {0};
     cpli_holding last = {.rank = -1};
     for (int64_t p = start, level = 0; p < end; level++) {
-        cpli_holding span = span_from(layout, p, end, &at);
+        cpli_holding span = cpli_stretch(layout, p, end, &at);
         if (last.rank == rank) {
             links[mine].next_rank = span.rank;
             CPL_TRY(

@@ -6,9 +6,10 @@
 
 #include "layout.h"
 
-static cpl_status check(const cpl_stream *stream, int cp)
+static cpl_status check(const cpl_layout *layout)
 {
-    int64_t n = cpl_stream_n_positions(stream);
+    int64_t n = cpl_stream_n_positions(layout->stream);
+    int cp = layout->cp;
     if (n % cp != 0)
         return cpli_fail(CPL_INVALID,
                          "layout.contiguous: the stream has %" PRId64
@@ -17,26 +18,29 @@ static cpl_status check(const cpl_stream *stream, int cp)
     return CPL_OK;
 }
 
-static void at_slot(const cpl_layout *layout, int cp_rank, int64_t slot,
-                    cpli_cursor *at, cpli_holding *out)
+static int by_slot(const cpl_layout *layout, int rank, int64_t slot,
+                   cpli_cursor *at, cpli_holding *out, int max)
 {
     (void)slot;
     (void)at;
-    out->rank = cp_rank;
-    out->start = cp_rank * layout->cp_local;
+    (void)max;
+    out->rank = rank;
+    out->start = rank * layout->cp_local;
     out->slot = 0;
     out->length = layout->cp_local;
+    return 1;
 }
 
-static void at_position(const cpl_layout *layout, int64_t position,
-                        cpli_cursor *at, cpli_holding *out)
+static int by_position(const cpl_layout *layout, int64_t position,
+                       cpli_cursor *at, cpli_holding *out, int max)
 {
-    at_slot(layout, (int)(position / layout->cp_local), 0, at, out);
+    int rank = (int)(position / layout->cp_local);
+    return by_slot(layout, rank, 0, at, out, max);
 }
 
 const cpli_kind cpli_contiguous = {
     .name = "contiguous",
     .check = check,
-    .at_position = at_position,
-    .at_slot = at_slot,
+    .by_position = by_position,
+    .by_slot = by_slot,
 };

@@ -13,9 +13,10 @@
 static bool same_rank(const cpl_layout *a, const cpl_layout *b, int rank,
                       int64_t limit)
 {
-    cpli_walk walk_a = cpli_walk_begin(a, rank);
-    cpli_walk walk_b = cpli_walk_begin(b, rank);
+    cpli_walk walk_a, walk_b;
     cpli_holding run_a, run_b;
+    cpli_walk_begin(a, rank, &walk_a);
+    cpli_walk_begin(b, rank, &walk_b);
     if (walk_a.n_local != walk_b.n_local)
         return false;
     while (limit-- > 0 && cpli_walk_next(&walk_a, &run_a) &&
@@ -63,18 +64,22 @@ static bool fit_order(cpl_layout *guess, const cpl_layout *layout)
     return true;
 }
 
-static uint64_t name_digest(uint64_t seed, const char *name, const int *order,
-                            int n_ranks)
+static uint64_t name_digest(uint64_t seed, const cpl_layout *layout)
 {
+    const char *name = layout->kind->name;
+    size_t n = (size_t)cpl_layout_n_ranks(layout);
     uint64_t hash = cpl_hash(seed, name, strlen(name));
-    return cpl_hash(hash, order, (size_t)n_ranks * sizeof *order);
+    if (layout->kind->fit != NULL)
+        hash = cpl_hash(hash, &layout->block, sizeof layout->block);
+    return cpl_hash(hash, layout->order, n * sizeof *layout->order);
 }
 
 static uint64_t run_digest(uint64_t hash, const cpl_layout *layout)
 {
     for (int rank = 0; rank < cpl_layout_n_ranks(layout); rank++) {
-        cpli_walk walk = cpli_walk_begin(layout, rank);
+        cpli_walk walk;
         cpli_holding run;
+        cpli_walk_begin(layout, rank, &walk);
         while (cpli_walk_next(&walk, &run)) {
             int64_t words[] = {rank, run.start, run.length};
             hash = cpl_hash(hash, words, sizeof words);
@@ -88,14 +93,15 @@ static bool is_kind(const cpli_kind *kind, const cpl_layout *layout,
                     cpl_layout *guess)
 {
     int64_t cp_local = cpl_stream_n_positions(layout->stream) / layout->cp;
-    if (kind->check == NULL ||
-        kind->check(layout->stream, layout->cp) != CPL_OK ||
-        cp_local % layout->tp != 0)
+    if (kind->check == NULL || cp_local % layout->tp != 0)
         return false;
     guess->kind = kind;
     guess->cp_local = cp_local;
     guess->window = cp_local / layout->tp;
-    return fit_order(guess, layout) && same_runs(guess, layout);
+    if (kind->fit != NULL)
+        kind->fit(guess, layout);
+    return kind->check(guess) == CPL_OK && fit_order(guess, layout) &&
+           same_runs(guess, layout);
 }
 
 cpl_status cpli_layout_identify(const cpl_layout *layout, uint64_t *out)
@@ -118,9 +124,9 @@ cpl_status cpli_layout_identify(const cpl_layout *layout, uint64_t *out)
            !is_kind(cpli_kind_at(i), layout, &guess))
         i++;
     if (cpli_kind_at(i) != layout->kind)
-        *out = name_digest(seed, cpli_kind_at(i)->name, guess.order, n);
+        *out = name_digest(seed, &guess);
     else if (layout->table == NULL)
-        *out = name_digest(seed, layout->kind->name, layout->order, n);
+        *out = name_digest(seed, layout);
     else
         *out = run_digest(seed, layout);
 done:

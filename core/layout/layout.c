@@ -50,37 +50,9 @@ static cpl_status check_group(const cpl_layout *layout)
     return CPL_OK;
 }
 
-/* Fills order and its inverse; `given` NULL is the identity. */
-static cpl_status set_order(cpl_layout *layout, const int *given)
-{
-    int n = layout->cp * layout->tp;
-    const char *name = layout->kind->name;
-    CPL_TRY(CPL_ALLOC(n, &layout->order));
-    CPL_TRY(CPL_ALLOC(n, &layout->logical));
-    for (int i = 0; i < n; i++)
-        layout->logical[i] = -1;
-    for (int i = 0; i < n; i++) {
-        int rank = given != NULL ? given[i] : i;
-        if (rank < 0 || rank >= n)
-            return cpli_fail(CPL_INVALID,
-                             "layout.%s: group_order of logical rank %d is "
-                             "%d, not in 0 .. %d",
-                             name, i, rank, n - 1);
-        if (layout->logical[rank] >= 0)
-            return cpli_fail(CPL_INVALID,
-                             "layout.%s: group_order must be a permutation, "
-                             "but logical ranks %d and %d are both group "
-                             "rank %d",
-                             name, layout->logical[rank], i, rank);
-        layout->order[i] = rank;
-        layout->logical[rank] = i;
-    }
-    return CPL_OK;
-}
-
 static cpl_status set_windows(cpl_layout *layout)
 {
-    CPL_TRY(layout->kind->check(layout->stream, layout->cp));
+    CPL_TRY(layout->kind->check(layout));
     layout->cp_local = cpl_stream_n_positions(layout->stream) / layout->cp;
     if (layout->cp_local % layout->tp != 0)
         return cpli_fail(CPL_INVALID,
@@ -110,7 +82,7 @@ static cpl_status fill(cpl_layout *layout, const cpl_layout_options *options)
     CPL_TRY(check_group(layout));
     if (layout->kind->tabulate == NULL)
         CPL_TRY(set_windows(layout));
-    CPL_TRY(set_order(layout, options->group_order));
+    CPL_TRY(cpli_layout_set_order(layout, options));
     if (layout->kind->tabulate != NULL)
         CPL_TRY(layout->kind->tabulate(layout, options, &layout->table));
     CPL_TRY(describe(layout));
@@ -135,6 +107,7 @@ cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
     layout->stream = stream;
     layout->cp = options->cp == 0 ? 1 : options->cp;
     layout->tp = options->tp == 0 ? 1 : options->tp;
+    layout->block = options->block == 0 ? 1 : options->block;
     cpl_status status = fill(layout, options);
     if (status != CPL_OK) {
         cpl_layout_destroy(layout);
@@ -150,6 +123,7 @@ void cpl_layout_destroy(cpl_layout *layout)
         return;
     cpli_free(layout->text);
     cpli_free(layout->logical);
+    cpli_free(layout->cp_order);
     cpli_free(layout->order);
     cpli_table_destroy(layout->table);
     cpli_free(layout);
@@ -182,6 +156,11 @@ int cpl_layout_n_ranks(const cpl_layout *layout)
     return layout->cp * layout->tp;
 }
 
+const int *cpl_layout_order(const cpl_layout *layout)
+{
+    return layout->cp_order;
+}
+
 uint64_t cpl_layout_digest(const cpl_layout *layout)
 {
     return layout->digest;
@@ -195,126 +174,6 @@ bool cpl_layout_equal(const cpl_layout *a, const cpl_layout *b)
 const char *cpl_layout_describe(const cpl_layout *layout)
 {
     return layout->text;
-}
-
-/* ---- holdings ---- */
-
-/* Cuts a CP rank's holding down to the window of its slot `slot`. */
-static void clip(const cpl_layout *layout, int64_t slot, cpli_holding *holding)
-{
-    int tp_rank = (int)(slot / layout->window);
-    int64_t first = tp_rank * layout->window;
-    int64_t low = cpli_max(holding->slot, first);
-    int64_t high =
-        cpli_min(holding->slot + holding->length, first + layout->window);
-    holding->rank = holding->rank * layout->tp + tp_rank;
-    holding->start += low - holding->slot;
-    holding->slot = low - first;
-    holding->length = high - low;
-}
-
-/* The last of the sorted holdings first .. end-1 whose key is <= `key`. */
-static const cpli_holding *table_find(const cpli_holding *holdings,
-                                      int64_t first, int64_t end, bool by_slot,
-                                      int64_t key, cpli_cursor *at)
-{
-    int64_t low = first, high = end;
-    for (int64_t i = at->index; i >= first && i < end && i <= at->index + 1;
-         i++) {
-        int64_t start = by_slot ? holdings[i].slot : holdings[i].start;
-        if (key >= start && key < start + holdings[i].length)
-            return &holdings[at->index = i];
-    }
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        int64_t start =
-            by_slot ? holdings[middle].slot : holdings[middle].start;
-        if (start <= key)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &holdings[at->index = low];
-}
-
-void cpli_at_position(const cpl_layout *layout, int64_t position,
-                      cpli_cursor *at, cpli_holding *out)
-{
-    const cpli_table *table = layout->table;
-    if (table != NULL) {
-        *out = *table_find(table->by_position, 0, table->n_holdings, false,
-                           position, at);
-        return;
-    }
-    layout->kind->at_position(layout, position, at, out);
-    if (layout->tp > 1)
-        clip(layout, out->slot + position - out->start, out);
-    out->rank = layout->order[out->rank];
-}
-
-void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
-                  cpli_cursor *at, cpli_holding *out)
-{
-    const cpli_table *table = layout->table;
-    if (table != NULL) {
-        *out = *table_find(table->by_slot, table->first[rank],
-                           table->first[rank + 1], true, slot, at);
-        return;
-    }
-    int cp_rank = layout->logical[rank] / layout->tp;
-    int64_t cp_slot =
-        layout->logical[rank] % layout->tp * layout->window + slot;
-    layout->kind->at_slot(layout, cp_rank, cp_slot, at, out);
-    if (layout->tp > 1)
-        clip(layout, cp_slot, out);
-    out->rank = rank;
-}
-
-int64_t cpli_n_local(const cpl_layout *layout, int rank)
-{
-    const cpli_table *table = layout->table;
-    if (table == NULL)
-        return layout->window;
-    int64_t end = table->first[rank + 1];
-    if (end == table->first[rank])
-        return 0;
-    return table->by_slot[end - 1].slot + table->by_slot[end - 1].length;
-}
-
-/* ---- walks ---- */
-
-static void look_ahead(cpli_walk *walk)
-{
-    if (walk->slot < walk->n_local)
-        cpli_at_slot(walk->layout, walk->rank, walk->slot, &walk->at,
-                     &walk->ahead);
-}
-
-cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank)
-{
-    cpli_walk walk = {
-        .layout = layout,
-        .rank = rank,
-        .n_local = cpli_n_local(layout, rank),
-    };
-    look_ahead(&walk);
-    return walk;
-}
-
-bool cpli_walk_next(cpli_walk *walk, cpli_holding *run)
-{
-    if (walk->slot >= walk->n_local)
-        return false;
-    *run = walk->ahead;
-    walk->slot += run->length;
-    look_ahead(walk);
-    while (walk->slot < walk->n_local &&
-           walk->ahead.start == run->start + run->length) {
-        run->length += walk->ahead.length;
-        walk->slot += walk->ahead.length;
-        look_ahead(walk);
-    }
-    return true;
 }
 
 /* ---- questions ---- */
@@ -338,9 +197,10 @@ cpl_status cpl_layout_n_local(const cpl_layout *layout, int rank, int64_t *out)
 cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.n_runs"));
-    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_walk walk;
     cpli_holding run;
     int64_t n = 0;
+    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         n++;
     *out = n;
@@ -350,8 +210,9 @@ cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
 cpl_status cpl_layout_runs(const cpl_layout *layout, int rank, cpl_run *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.runs"));
-    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_walk walk;
     cpli_holding run;
+    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         *out++ = (cpl_run){run.start, run.length};
     return CPL_OK;
@@ -361,8 +222,9 @@ cpl_status cpl_layout_positions(const cpl_layout *layout, int rank,
                                 int64_t *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.positions"));
-    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_walk walk;
     cpli_holding run;
+    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         for (int64_t i = 0; i < run.length; i++)
             *out++ = run.start + i;

@@ -33,7 +33,9 @@ struct cpl_stream {
  */
 typedef struct cpli_cursor {
     int64_t index; /* of the last sequence, or of the last holding of a table */
-    int64_t cached; /* paired.c: 1 + the sequence that the next two are of */
+    /* paired.c: 1 + the sequence that the others are of; 0: of none */
+    int64_t known;
+    int64_t end;
     int64_t block_length;
     int64_t first_slot;
 } cpli_cursor;
@@ -79,24 +81,28 @@ void cpli_table_destroy(cpli_table *table);
 /* ---- kinds and layouts ---- */
 
 /*
- * One kind of layout. A kind in closed form gives check, at_position and
- * at_slot, in terms of CP ranks that all hold n_positions / cp rows; windows
- * of tensor parallelism and the group order are added by layout.c. A kind
- * without closed form gives only `tabulate`, in terms of group ranks; stream,
- * group and order of the layout are set by then.
+ * One kind of layout. A kind in closed form gives check, by_position and
+ * by_slot, in terms of CP ranks that all hold n_positions / cp rows; windows
+ * of tensor parallelism and the order are added by layout.c. A kind without
+ * closed form gives only `tabulate`, in terms of group ranks; stream, group
+ * and order of the layout are set by then.
+ *
+ * The two list the holding that holds a position, or a slot of a CP rank, and
+ * as many of those that follow in that order as are cheap to give: 1 .. max
+ * in all, which they return.
  */
 typedef struct cpli_kind {
     const char *name;
-    /* Whether the stream divides; INVALID names sequence and numbers. */
-    cpl_status (*check)(const cpl_stream *stream, int cp);
-    void (*at_position)(const cpl_layout *layout, int64_t position,
-                        cpli_cursor *at, cpli_holding *out);
-    void (*at_slot)(const cpl_layout *layout, int cp_rank, int64_t slot,
-                    cpli_cursor *at, cpli_holding *out);
-    /* Of kinds that give each rank two of 2*cp blocks of a sequence: the
-     * block in half 0 or 1 of a rank, and whose (and which half) a block is. */
-    int (*block)(int cp, int rank, int half);
-    int (*owner)(int cp, int block, int *half);
+    /* Whether the stream divides; INVALID names sequence and numbers. Reads
+     * stream, cp and block alone. */
+    cpl_status (*check)(const cpl_layout *layout);
+    /* Of kinds with a block: the one under which `guess` might hold the runs
+     * of `layout`; no other can. */
+    void (*fit)(cpl_layout *guess, const cpl_layout *layout);
+    int (*by_position)(const cpl_layout *layout, int64_t position,
+                       cpli_cursor *at, cpli_holding *out, int max);
+    int (*by_slot)(const cpl_layout *layout, int cp_rank, int64_t slot,
+                   cpli_cursor *at, cpli_holding *out, int max);
     cpl_status (*tabulate)(const cpl_layout *layout,
                            const cpl_layout_options *options, cpli_table **out);
 } cpli_kind;
@@ -108,6 +114,8 @@ typedef struct cpli_kind {
     X(contiguous)     \
     X(zigzag)         \
     X(mirror)         \
+    X(snake)          \
+    X(striped)        \
     X(balanced)       \
     X(custom)
 
@@ -120,8 +128,10 @@ struct cpl_layout {
     const cpl_stream *stream;
     int cp;
     int tp;
-    int *order;        /* logical rank -> group rank */
-    int *logical;      /* group rank -> logical rank */
+    int64_t block;     /* striped: positions a block */
+    int *cp_order;     /* shard -> the CP rank that holds it */
+    int *order;        /* shard * tp + window -> group rank */
+    int *logical;      /* and back */
     int64_t cp_local;  /* rows of a CP rank; closed forms only */
     int64_t window;    /* rows of a rank; closed forms only */
     cpli_table *table; /* NULL for closed forms */
@@ -135,6 +145,13 @@ const cpli_kind *cpli_kind_at(int i);
 /* The digest of a finished layout: see cpl_layout_digest. */
 cpl_status cpli_layout_identify(const cpl_layout *layout, uint64_t *out);
 
+/* Fills cp_order, order and logical of a layout that has all else. */
+cpl_status cpli_layout_set_order(cpl_layout *layout,
+                                 const cpl_layout_options *options);
+
+/* Ranks whose assignment is solved: beyond this it would take minutes. */
+enum { CPLI_MAX_ASSIGNED = 2048 };
+
 /* INVALID, in the name of `who`, unless the layout has that rank. */
 cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who);
 
@@ -147,19 +164,63 @@ void cpli_at_position(const cpl_layout *layout, int64_t position,
 void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
                   cpli_cursor *at, cpli_holding *out);
 
+/* The longest stretch from `position` up to `end` that lies in consecutive
+ * slots of one rank. */
+cpli_holding cpli_stretch(const cpl_layout *layout, int64_t position,
+                          int64_t end, cpli_cursor *at);
+
+enum { CPLI_AHEAD = 32 }; /* holdings that a walk fetches at once */
+
 /* A walk over the maximal runs of a rank, in slot order. */
 typedef struct cpli_walk {
     const cpl_layout *layout;
     int rank;
     int64_t n_local;
-    int64_t slot; /* of the holding ahead */
+    int64_t slot; /* of the first holding not yet fetched */
     cpli_cursor at;
-    cpli_holding ahead; /* valid if slot < n_local */
+    int next, n; /* of those fetched */
+    cpli_holding ahead[CPLI_AHEAD];
 } cpli_walk;
 
-cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank);
+void cpli_walk_begin(const cpl_layout *layout, int rank, cpli_walk *walk);
 /* False at the end. */
+bool cpli_walk_fetch(cpli_walk *walk);
 bool cpli_walk_next(cpli_walk *walk, cpli_holding *run);
+
+/* The same walk, holding by holding, for those who merge what comes of them;
+ * NULL at the end. Inline, like the next one: routes live in these two. */
+static inline const cpli_holding *cpli_walk_holding(cpli_walk *walk)
+{
+    if (walk->next == walk->n && !cpli_walk_fetch(walk))
+        return NULL;
+    return &walk->ahead[walk->next++];
+}
+
+/* Finds holdings by position; all zero but the layout at first. Positions that
+ * follow each other are cheap. */
+typedef struct cpli_lookup {
+    const cpl_layout *layout;
+    cpli_cursor at;
+    int next, n;
+    cpli_holding ahead[CPLI_AHEAD];
+} cpli_lookup;
+
+const cpli_holding *cpli_lookup_fetch(cpli_lookup *lookup, int64_t position);
+
+/* The holding of a position, valid until the next call. */
+static inline const cpli_holding *cpli_lookup_find(cpli_lookup *lookup,
+                                                   int64_t position)
+{
+    for (int i = lookup->next; i < lookup->n && i <= lookup->next + 1; i++) {
+        const cpli_holding *holding = &lookup->ahead[i];
+        if (position >= holding->start &&
+            position < holding->start + holding->length) {
+            lookup->next = i;
+            return holding;
+        }
+    }
+    return cpli_lookup_fetch(lookup, position);
+}
 
 /* ---- lists that grow ---- */
 
@@ -182,9 +243,10 @@ typedef struct cpli_view_kind cpli_view_kind;
 
 struct cpl_view {
     const cpli_view_kind *kind;
-    const cpl_layout *layout;
-    int64_t size;   /* halo: width; shift: k */
-    bool real_only; /* whether the spans that it is made of hold no padding */
+    const cpl_layout *layout; /* of which it shows rows */
+    const cpl_layout *onto;   /* onto: whose slots the rows take; or NULL */
+    int64_t size;   /* halo: width; shift: k; keys: window, 0 for no limit */
+    bool real_only; /* halo: only before spans of real tokens */
     uint64_t digest;
     char *text;
 };
@@ -192,10 +254,16 @@ struct cpl_view {
 /* The view's runs of one rank; the list is the caller's even on failure. */
 cpl_status cpli_view_list(const cpl_view *view, int rank, cpli_runs *out);
 
+/* A set of ranks. */
+typedef struct cpli_marks {
+    bool *of;
+    int n_unmarked;
+} cpli_marks;
+
 /* Marks the ranks whose view may hold a position of [start, start + length):
- * all that do, and perhaps more. */
+ * all that do, and perhaps more. Not for views onto other layouts. */
 void cpli_view_reach(const cpl_view *view, int64_t start, int64_t length,
-                     bool *marks);
+                     cpli_marks *marks);
 
 /* ---- segments of one rank ---- */
 
@@ -206,14 +274,17 @@ typedef struct cpli_ends {
     const cpl_view *view;
 } cpli_ends;
 
+/* One block: routes come and go with microbatches, and the allocator keeps one
+ * large block at hand where it would give two back to the system. */
 typedef struct cpli_segments {
-    cpl_segment *items;
-    int64_t n;
+    cpl_segment *items; /* the sends, then the receives */
+    int64_t n_sends;
+    int64_t n_receives;
 } cpli_segments;
 
-/* What the rank sends or receives, maximal and in the order of cpl_route_part;
- * the list is the caller's. */
-cpl_status cpli_segments_collect(const cpli_ends *ends, int rank, bool is_send,
-                                 cpli_segments *out);
+/* What the rank sends and receives, maximal and in the order of
+ * cpl_route_part; without sends receives alone. The list is the caller's. */
+cpl_status cpli_segments_collect(const cpli_ends *ends, int rank,
+                                 bool with_sends, cpli_segments *out);
 
 #endif

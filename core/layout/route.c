@@ -6,8 +6,7 @@
 
 typedef struct part {
     bool is_built;
-    cpli_segments sends;
-    cpli_segments receives;
+    cpli_segments segments;
     int64_t n_target_rows;
     int64_t n_fill_rows;
 } part;
@@ -38,25 +37,13 @@ static cpl_status count_rows(const cpli_ends *ends, int rank, part *out)
     return status;
 }
 
-static void clear(part *unwanted)
-{
-    cpli_free(unwanted->sends.items);
-    cpli_free(unwanted->receives.items);
-}
-
 static cpl_status build(cpl_route *route, int rank)
 {
-    cpl_status status;
-    const cpli_ends *ends = &route->ends;
     part built = {.is_built = true};
-    CPL_TRY_GO(count_rows(ends, rank, &built), fail);
-    CPL_TRY_GO(cpli_segments_collect(ends, rank, true, &built.sends), fail);
-    CPL_TRY_GO(cpli_segments_collect(ends, rank, false, &built.receives), fail);
+    CPL_TRY(count_rows(&route->ends, rank, &built));
+    CPL_TRY(cpli_segments_collect(&route->ends, rank, true, &built.segments));
     route->parts[rank] = built;
     return CPL_OK;
-fail:
-    clear(&built);
-    return status;
 }
 
 cpl_status cpl_route_rank(cpl_route *route, int rank, cpl_route_part *out)
@@ -65,11 +52,12 @@ cpl_status cpl_route_rank(cpl_route *route, int rank, cpl_route_part *out)
     if (!route->parts[rank].is_built)
         CPL_TRY(build(route, rank));
     const part *known = &route->parts[rank];
+    const cpli_segments *segments = &known->segments;
     *out = (cpl_route_part){
-        .sends = known->sends.items,
-        .receives = known->receives.items,
-        .n_sends = known->sends.n,
-        .n_receives = known->receives.n,
+        .sends = segments->items,
+        .receives = segments->items + segments->n_sends,
+        .n_sends = segments->n_sends,
+        .n_receives = segments->n_receives,
         .n_source_rows = cpli_n_local(route->ends.from, rank),
         .n_target_rows = known->n_target_rows,
         .n_fill_rows = known->n_fill_rows,
@@ -140,7 +128,7 @@ void cpl_route_destroy(cpl_route *route)
         return;
     if (route->parts != NULL)
         for (int rank = 0; rank < route->n_ranks; rank++)
-            clear(&route->parts[rank]);
+            cpli_free(route->parts[rank].segments.items);
     cpli_free(route->parts);
     cpli_free(route->text);
     cpli_free(route);
@@ -166,8 +154,11 @@ uint64_t cpl_route_source_digest(const cpl_route *route)
 
 uint64_t cpl_route_target_digest(const cpl_route *route)
 {
-    return route->ends.view != NULL ? route->ends.view->digest
-                                    : route->ends.to->digest;
+    const cpl_view *view = route->ends.view;
+    if (view == NULL)
+        return route->ends.to->digest;
+    /* Rows in the slots of a layout are rows of that layout. */
+    return view->onto != NULL ? view->onto->digest : view->digest;
 }
 
 const char *cpl_route_describe(const cpl_route *route)
@@ -178,13 +169,14 @@ const char *cpl_route_describe(const cpl_route *route)
 /* ---- statistics over ranks ---- */
 
 /* Adds what one rank receives; out_rows counts what its peers send. */
-static int64_t add_receives(const cpli_segments *receives, int rank,
+static int64_t add_receives(const cpli_segments *segments, int rank,
                             int64_t *out_rows, cpl_route_stats *stats)
 {
+    const cpl_segment *receives = segments->items + segments->n_sends;
     int64_t in_rows = 0;
     int last_peer = rank;
-    for (int64_t i = 0; i < receives->n; i++) {
-        const cpl_segment *segment = &receives->items[i];
+    for (int64_t i = 0; i < segments->n_receives; i++) {
+        const cpl_segment *segment = &receives[i];
         if (segment->peer == rank)
             continue;
         in_rows += segment->length;
@@ -193,7 +185,7 @@ static int64_t add_receives(const cpli_segments *receives, int rank,
         last_peer = segment->peer;
     }
     stats->moved_tokens += in_rows;
-    stats->segments += receives->n;
+    stats->segments += segments->n_receives;
     return in_rows;
 }
 
@@ -203,12 +195,12 @@ static cpl_status add_rank(const cpl_route *route, int rank, int64_t *out_rows,
                            cpl_route_stats *stats)
 {
     cpli_segments fresh = {0};
-    const cpli_segments *receives = &fresh;
+    const cpli_segments *segments = &fresh;
     if (route->parts[rank].is_built)
-        receives = &route->parts[rank].receives;
+        segments = &route->parts[rank].segments;
     else
         CPL_TRY(cpli_segments_collect(&route->ends, rank, false, &fresh));
-    int64_t in_rows = add_receives(receives, rank, out_rows, stats);
+    int64_t in_rows = add_receives(segments, rank, out_rows, stats);
     stats->busiest_tokens = cpli_max(stats->busiest_tokens, in_rows);
     cpli_free(fresh.items);
     return CPL_OK;

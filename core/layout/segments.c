@@ -51,20 +51,20 @@ static void emit(sink *to, cpl_segment segment)
 
 /* ---- walks ---- */
 
-/* Cuts positions in consecutive slots into what each rank of `other` holds. */
-static void cut(const cpl_layout *other, cpli_holding run, cpli_cursor *at,
+/* Cuts positions in consecutive slots into what each rank of the other layout
+ * holds. Position p is called p + shift there. */
+static void cut(cpli_lookup *other, const cpli_holding *mine, int64_t shift,
                 sink *to)
 {
-    cpli_holding holding;
-    int64_t end = run.start + run.length;
-    for (int64_t p = run.start; p < end;) {
-        cpli_at_position(other, p, at, &holding);
-        int64_t stop = cpli_min(end, holding.start + holding.length);
+    int64_t end = mine->start + mine->length;
+    for (int64_t p = mine->start; p < end;) {
+        const cpli_holding *there = cpli_lookup_find(other, p + shift);
+        int64_t stop = cpli_min(end, there->start + there->length - shift);
         cpl_segment segment = {
-            .peer = holding.rank,
+            .peer = there->rank,
             .position = p,
-            .slot = run.slot + p - run.start,
-            .peer_slot = holding.slot + p - holding.start,
+            .slot = mine->slot + p - mine->start,
+            .peer_slot = there->slot + p + shift - there->start,
             .length = stop - p,
         };
         emit(to, segment);
@@ -75,25 +75,26 @@ static void cut(const cpl_layout *other, cpli_holding run, cpli_cursor *at,
 static void walk_layout(const cpl_layout *mine, const cpl_layout *other,
                         int rank, sink *to)
 {
-    cpli_walk walk = cpli_walk_begin(mine, rank);
-    cpli_holding run;
-    cpli_cursor at = {0};
-    while (cpli_walk_next(&walk, &run))
-        cut(other, run, &at, to);
+    cpli_walk walk;
+    cpli_lookup lookup = {.layout = other};
+    const cpli_holding *holding;
+    cpli_walk_begin(mine, rank, &walk);
+    while ((holding = cpli_walk_holding(&walk)) != NULL)
+        cut(&lookup, holding, 0, to);
 }
 
 static cpl_status walk_view(const cpl_view *view, int rank, sink *to)
 {
     cpli_runs list = {0};
-    cpli_cursor at = {0};
+    cpli_lookup lookup = {.layout = view->layout};
     int64_t slot = 0;
     cpl_status status = cpli_view_list(view, rank, &list);
     for (int64_t i = 0; i < list.n && status == CPL_OK; i++) {
-        int64_t start = list.items[i].start, length = list.items[i].length;
-        if (start >= 0)
-            cut(view->layout, (cpli_holding){rank, start, slot, length}, &at,
-                to);
-        slot += length;
+        cpli_holding seen = {rank, list.items[i].start, slot,
+                             list.items[i].length};
+        if (seen.start >= 0)
+            cut(&lookup, &seen, 0, to);
+        slot += seen.length;
     }
     cpli_free(list.items);
     return status;
@@ -109,7 +110,8 @@ static cpl_status list_mine(const cpl_layout *layout, int rank,
     cpli_holding *mine, *next;
     CPL_TRY(cpl_layout_n_runs(layout, rank, &n));
     CPL_TRY(CPL_ALLOC(n, &mine));
-    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_walk walk;
+    cpli_walk_begin(layout, rank, &walk);
     for (next = mine; cpli_walk_next(&walk, next); next++)
         continue;
     cpli_sort_holdings(mine, n);
@@ -172,21 +174,47 @@ static cpl_status walk_viewer(const cpl_view *view, int viewer,
 static cpl_status walk_viewers(const cpl_view *view, int rank, sink *to)
 {
     cpl_status status;
-    bool *marks = NULL;
+    cpli_marks marks = {0};
     cpli_holding *mine = NULL;
     int64_t n;
     int n_ranks = cpl_layout_n_ranks(view->layout);
     CPL_TRY_GO(list_mine(view->layout, rank, &mine, &n), done);
-    CPL_TRY_GO(CPL_ALLOC(n_ranks, &marks), done);
+    CPL_TRY_GO(CPL_ALLOC(n_ranks, &marks.of), done);
+    marks.n_unmarked = n_ranks;
     for (int64_t i = 0; i < n; i++)
-        cpli_view_reach(view, mine[i].start, mine[i].length, marks);
+        cpli_view_reach(view, mine[i].start, mine[i].length, &marks);
     for (int viewer = 0; viewer < n_ranks; viewer++)
-        if (marks[viewer])
+        if (marks.of[viewer])
             CPL_TRY_GO(walk_viewer(view, viewer, mine, n, to), done);
 done:
-    cpli_free(marks);
+    cpli_free(marks.of);
     cpli_free(mine);
     return status;
+}
+
+/* ---- what a rank sends onto the slots of a layout of another stream ---- */
+
+static void walk_onto(const cpl_view *view, int rank, sink *to)
+{
+    const cpl_layout *mine = view->layout, *other = view->onto;
+    const int64_t *cu = mine->stream->cu, *other_cu = other->stream->cu;
+    cpli_walk walk;
+    cpli_lookup lookup = {.layout = other};
+    const cpli_holding *run;
+    cpli_cursor at = {0};
+    cpli_walk_begin(mine, rank, &walk);
+    while ((run = cpli_walk_holding(&walk)) != NULL) {
+        int64_t end = run->start + run->length;
+        for (int64_t p = run->start; p < end;) {
+            int64_t i = cpli_stream_find(mine->stream, p, &at);
+            int64_t shift = other_cu[i] - cu[i];
+            int64_t stop = cpli_min(end, cu[i + 1]);
+            cpli_holding piece = {rank, p, run->slot + p - run->start, 0};
+            piece.length = cpli_min(stop, other_cu[i + 1] - shift) - p;
+            cut(&lookup, &piece, shift, to);
+            p = stop;
+        }
+    }
 }
 
 /* ---- either side ---- */
@@ -199,6 +227,8 @@ static cpl_status walk_side(const cpli_ends *ends, int rank, bool is_send,
         walk_layout(ends->from, ends->to, rank, to);
     else if (ends->view == NULL)
         walk_layout(ends->to, ends->from, rank, to);
+    else if (is_send && ends->view->onto != NULL)
+        walk_onto(ends->view, rank, to);
     else if (is_send)
         status = walk_viewers(ends->view, rank, to);
     else
@@ -249,39 +279,60 @@ static void order_peer(cpl_segment *items, int64_t n, bool is_send)
               is_send ? compare_sends : compare_receives);
 }
 
-/* Turns counts into the first index of each peer; gives their sum. */
-static int64_t add_up(int64_t *first, int n_ranks)
+/* One side, made ready to be filled. */
+typedef struct side {
+    bool is_send;
+    int64_t n;
+    sink to;
+} side;
+
+static cpl_status count(const cpli_ends *ends, int rank, side *out)
 {
-    for (int rank = 0; rank < n_ranks; rank++)
-        first[rank + 1] += first[rank];
-    return first[n_ranks];
+    int n_ranks = cpl_layout_n_ranks(ends->from);
+    CPL_TRY(CPL_ALLOC(n_ranks + 1, &out->to.first));
+    CPL_TRY(walk_side(ends, rank, out->is_send, &out->to));
+    for (int peer = 0; peer < n_ranks; peer++)
+        out->to.first[peer + 1] += out->to.first[peer];
+    out->n = out->to.first[n_ranks];
+    return CPL_OK;
 }
 
-cpl_status cpli_segments_collect(const cpli_ends *ends, int rank, bool is_send,
-                                 cpli_segments *out)
+static cpl_status fill(const cpli_ends *ends, int rank, cpl_segment *items,
+                       side *out)
+{
+    int64_t begin = 0;
+    out->to.items = items;
+    CPL_TRY(walk_side(ends, rank, out->is_send, &out->to));
+    /* The walk moved first[r] to the end of r's segments. */
+    for (int peer = 0; peer < cpl_layout_n_ranks(ends->from); peer++) {
+        int64_t end = out->to.first[peer];
+        order_peer(items + begin, end - begin, out->is_send);
+        begin = end;
+    }
+    return CPL_OK;
+}
+
+cpl_status cpli_segments_collect(const cpli_ends *ends, int rank,
+                                 bool with_sends, cpli_segments *out)
 {
     cpl_status status;
-    int n_ranks = cpl_layout_n_ranks(ends->from);
-    sink to = {0};
-    void *items = NULL;
-    CPL_TRY_GO(CPL_ALLOC(n_ranks + 1, &to.first), fail);
-    CPL_TRY_GO(walk_side(ends, rank, is_send, &to), fail);
-    int64_t n = add_up(to.first, n_ranks);
-    /* Not zeroed: the second walk writes all of it. */
-    CPL_TRY_GO(cpli_realloc(&items, (size_t)n, sizeof *to.items), fail);
-    to.items = items;
-    CPL_TRY_GO(walk_side(ends, rank, is_send, &to), fail);
-    /* The walk moved first[r] to the end of r's segments. */
-    int64_t begin = 0;
-    for (int peer = 0; peer < n_ranks; peer++) {
-        order_peer(to.items + begin, to.first[peer] - begin, is_send);
-        begin = to.first[peer];
-    }
-    cpli_free(to.first);
-    *out = (cpli_segments){to.items, n};
-    return CPL_OK;
-fail:
+    side sends = {.is_send = true}, receives = {0};
+    cpl_segment *items = NULL;
+    if (with_sends)
+        CPL_TRY_GO(count(ends, rank, &sends), done);
+    CPL_TRY_GO(count(ends, rank, &receives), done);
+    /* Not zeroed: the second walks write all of it. */
+    CPL_TRY_GO(cpli_realloc((void **)&items, (size_t)(sends.n + receives.n),
+                            sizeof *items),
+               done);
+    if (with_sends)
+        CPL_TRY_GO(fill(ends, rank, items, &sends), done);
+    CPL_TRY_GO(fill(ends, rank, items + sends.n, &receives), done);
+    *out = (cpli_segments){items, sends.n, receives.n};
+    items = NULL;
+done:
     cpli_free(items);
-    cpli_free(to.first);
+    cpli_free(receives.to.first);
+    cpli_free(sends.to.first);
     return status;
 }

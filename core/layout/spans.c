@@ -48,9 +48,10 @@ static cpl_status cut(const cpl_stream *stream, cpli_holding run,
 static cpl_status collect(const cpl_layout *layout, int rank, bool real_only,
                           spans *list)
 {
-    cpli_walk walk = cpli_walk_begin(layout, rank);
+    cpli_walk walk;
     cpli_holding run;
     cpli_cursor at = {0};
+    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         CPL_TRY(cut(layout->stream, run, real_only, &at, list));
     return CPL_OK;
@@ -109,7 +110,8 @@ cpl_status cpl_layout_work(const cpl_layout *layout, int64_t *out)
     if (status != CPL_OK)
         return status;
     for (int i = 0; i < layout->cp * layout->tp; i++)
-        CPL_TRY_GO(add_work(layout, layout->order[i], &work[i / layout->tp]),
+        CPL_TRY_GO(add_work(layout, layout->order[i],
+                            &work[layout->cp_order[i / layout->tp]]),
                    done);
     memcpy(out, work, (size_t)layout->cp * sizeof *work);
 done:

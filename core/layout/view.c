@@ -1,6 +1,6 @@
 /*
  * view.c: what a consumer of tokens wants to see. A view keeps no runs: each
- * kind makes those of a rank from the rank's spans when they are asked for.
+ * kind makes those of a rank when they are asked for.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,20 +9,39 @@
 
 struct cpli_view_kind {
     const char *name;
-    /* Appends the runs that the rank's spans ask for. */
-    cpl_status (*list)(const cpl_view *view, cpl_span *spans, int64_t n,
-                       cpli_runs *out);
-    /* A position p is seen only by ranks that hold some of p + near ..
-     * p + far; with anywhere, by any. */
-    bool anywhere;
+    /* Appends the runs that the rank sees. */
+    cpl_status (*list)(const cpl_view *view, int rank, cpli_runs *out);
+    /* A token is seen only by ranks that hold a token of its sequence that is
+     * near .. far offsets later; NULL: by any rank. */
     int64_t (*near)(const cpl_view *view);
     int64_t (*far)(const cpl_view *view);
 };
 
+/* What each span of a rank asks for; spans may be reordered. */
+typedef cpl_status (*list_spans)(const cpl_view *view, cpl_span *spans,
+                                 int64_t n, cpli_runs *out);
+
+static cpl_status list_by(list_spans list, const cpl_view *view, int rank,
+                          bool real_only, cpli_runs *out)
+{
+    cpl_span *spans;
+    int64_t n;
+    CPL_TRY(cpl_layout_spans(view->layout, rank, real_only, &spans, &n));
+    cpl_status status = list(view, spans, n, out);
+    cpli_free(spans);
+    return status;
+}
+
+static int64_t at_once(const cpl_view *view)
+{
+    (void)view;
+    return 0;
+}
+
 /* ---- halo ---- */
 
-static cpl_status list_halo(const cpl_view *view, cpl_span *spans, int64_t n,
-                            cpli_runs *out)
+static cpl_status halo_of_spans(const cpl_view *view, cpl_span *spans,
+                                int64_t n, cpli_runs *out)
 {
     const cpl_stream *stream = view->layout->stream;
     for (int64_t i = 0; i < n; i++) {
@@ -32,6 +51,11 @@ static cpl_status list_halo(const cpl_view *view, cpl_span *spans, int64_t n,
         CPL_TRY(cpli_runs_push(out, start - before, before));
     }
     return CPL_OK;
+}
+
+static cpl_status list_halo(const cpl_view *view, int rank, cpli_runs *out)
+{
+    return list_by(halo_of_spans, view, rank, view->real_only, out);
 }
 
 static int64_t halo_near(const cpl_view *view)
@@ -55,8 +79,8 @@ static const cpli_view_kind halo = {
 /* ---- shift ---- */
 
 /* Of a span, the offsets from `low` to `high` have a source. */
-static cpl_status list_shift(const cpl_view *view, cpl_span *spans, int64_t n,
-                             cpli_runs *out)
+static cpl_status shift_of_spans(const cpl_view *view, cpl_span *spans,
+                                 int64_t n, cpli_runs *out)
 {
     const cpl_stream *stream = view->layout->stream;
     int64_t k = view->size;
@@ -74,6 +98,11 @@ static cpl_status list_shift(const cpl_view *view, cpl_span *spans, int64_t n,
     return CPL_OK;
 }
 
+static cpl_status list_shift(const cpl_view *view, int rank, cpli_runs *out)
+{
+    return list_by(shift_of_spans, view, rank, false, out);
+}
+
 static int64_t shift_back(const cpl_view *view)
 {
     return -view->size;
@@ -88,31 +117,92 @@ static const cpli_view_kind shift = {
 
 /* ---- keys ---- */
 
-static int compare_sequences(const void *a, const void *b)
+static int compare_spans(const void *a, const void *b)
 {
-    int64_t x = ((const cpl_span *)a)->sequence;
-    int64_t y = ((const cpl_span *)b)->sequence;
-    return (x > y) - (x < y);
+    const cpl_span *x = a;
+    const cpl_span *y = b;
+    if (x->sequence != y->sequence)
+        return x->sequence < y->sequence ? -1 : 1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-static cpl_status list_keys(const cpl_view *view, cpl_span *spans, int64_t n,
-                            cpli_runs *out)
+/* The spans' windows are in order, so what the last ones showed of the
+ * sequence ends at `shown`. */
+static cpl_status keys_of_spans(const cpl_view *view, cpl_span *spans,
+                                int64_t n, cpli_runs *out)
 {
     const cpl_stream *stream = view->layout->stream;
-    qsort(spans, (size_t)n, sizeof *spans, compare_sequences);
-    for (int64_t i = 0; i < n;) {
-        int64_t sequence = spans[i].sequence, end = 0;
-        for (; i < n && spans[i].sequence == sequence; i++)
-            end = cpli_max(end, spans[i].offset + spans[i].length);
-        CPL_TRY(cpli_runs_push(out, stream->cu[sequence], end));
+    int64_t window = view->size > 0 ? view->size : CPLI_MAX_POSITIONS;
+    int64_t shown = 0;
+    qsort(spans, (size_t)n, sizeof *spans, compare_spans);
+    for (int64_t i = 0; i < n; i++) {
+        if (i > 0 && spans[i].sequence != spans[i - 1].sequence)
+            shown = 0;
+        int64_t end = spans[i].offset + spans[i].length;
+        int64_t first = cpli_max(shown, spans[i].offset - window + 1);
+        CPL_TRY(cpli_runs_push(out, stream->cu[spans[i].sequence] + first,
+                               end - first));
+        shown = end;
     }
     return CPL_OK;
+}
+
+static cpl_status list_keys(const cpl_view *view, int rank, cpli_runs *out)
+{
+    return list_by(keys_of_spans, view, rank, true, out);
+}
+
+static int64_t keys_far(const cpl_view *view)
+{
+    return view->size > 0 ? view->size - 1 : CPLI_MAX_POSITIONS;
 }
 
 static const cpli_view_kind keys = {
     .name = "keys",
     .list = list_keys,
-    .anywhere = true,
+    .near = at_once,
+    .far = keys_far,
+};
+
+/* ---- whole ---- */
+
+static cpl_status list_whole(const cpl_view *view, int rank, cpli_runs *out)
+{
+    (void)rank;
+    return cpli_runs_push(out, 0, cpl_stream_n_positions(view->layout->stream));
+}
+
+static const cpli_view_kind whole = {
+    .name = "whole",
+    .list = list_whole,
+};
+
+/* ---- onto ---- */
+
+static cpl_status list_onto(const cpl_view *view, int rank, cpli_runs *out)
+{
+    const cpl_stream *seen = view->layout->stream;
+    cpl_span *spans;
+    int64_t n;
+    CPL_TRY(cpl_layout_spans(view->onto, rank, false, &spans, &n));
+    cpl_status status = CPL_OK;
+    for (int64_t i = 0; i < n && status == CPL_OK; i++) {
+        int64_t start = seen->cu[spans[i].sequence];
+        int64_t left = seen->cu[spans[i].sequence + 1] - start;
+        int64_t some =
+            cpli_max(0, cpli_min(spans[i].length, left - spans[i].offset));
+        status = cpli_runs_push(out, start + spans[i].offset, some);
+        if (status == CPL_OK)
+            status = cpli_runs_push(out, -1, spans[i].length - some);
+    }
+    cpli_free(spans);
+    return status;
+}
+
+/* Senders of this kind find their viewers in closed form: see segments.c. */
+static const cpli_view_kind onto = {
+    .name = "onto",
+    .list = list_onto,
 };
 
 /* ---- views ---- */
@@ -122,25 +212,36 @@ static uint64_t digest(const cpl_view *view)
     int64_t words[] = {view->size, view->real_only};
     uint64_t hash = cpl_layout_digest(view->layout);
     hash = cpl_hash(hash, view->kind->name, strlen(view->kind->name));
+    if (view->onto != NULL) {
+        uint64_t other = cpl_layout_digest(view->onto);
+        hash = cpl_hash(hash, &other, sizeof other);
+    }
     return cpl_hash(hash, words, sizeof words);
 }
 
-static cpl_status create(const cpli_view_kind *kind, const cpl_layout *layout,
-                         int64_t size, bool real_only, cpl_view **out)
+static cpl_status describe(cpl_view *view)
+{
+    const char *text = cpl_layout_describe(view->layout);
+    const char *name = view->kind->name;
+    if (view->onto != NULL)
+        return cpli_text(&view->text, "onto %s, of %s",
+                         cpl_layout_describe(view->onto), text);
+    if (view->kind == &whole || (view->kind == &keys && view->size == 0))
+        return cpli_text(&view->text, "%s of %s", name, text);
+    return cpli_text(
+        &view->text, "%s %s%" PRId64 "%s of %s", name,
+        view->kind == &keys ? "in a window of " : "", view->size,
+        view->kind == &halo && view->real_only ? " (real tokens)" : "", text);
+}
+
+/* Makes a view of what the given one says, on the heap. */
+static cpl_status create(cpl_view given, cpl_view **out)
 {
     cpl_view *view;
     CPL_TRY(CPL_ALLOC(1, &view));
-    view->kind = kind;
-    view->layout = layout;
-    view->size = size;
-    view->real_only = real_only;
+    *view = given;
     view->digest = digest(view);
-    const char *text = cpl_layout_describe(layout);
-    cpl_status status =
-        kind == &keys
-            ? cpli_text(&view->text, "keys of %s", text)
-            : cpli_text(&view->text, "%s %" PRId64 "%s of %s", kind->name, size,
-                        real_only ? " (real tokens)" : "", text);
+    cpl_status status = describe(view);
     if (status != CPL_OK) {
         cpl_view_destroy(view);
         return status;
@@ -156,7 +257,11 @@ cpl_status cpl_view_halo(const cpl_layout *layout, int64_t width,
         return cpli_fail(
             CPL_INVALID,
             "view.halo: width must be in 1 .. 2^53 (got %" PRId64 ")", width);
-    return create(&halo, layout, width, real_only, out);
+    return create((cpl_view){.kind = &halo,
+                             .layout = layout,
+                             .size = width,
+                             .real_only = real_only},
+                  out);
 }
 
 cpl_status cpl_view_shift(const cpl_layout *layout, int64_t k, cpl_view **out)
@@ -165,12 +270,41 @@ cpl_status cpl_view_shift(const cpl_layout *layout, int64_t k, cpl_view **out)
         return cpli_fail(
             CPL_INVALID,
             "view.shift: k must be in -2^53 .. 2^53 (got %" PRId64 ")", k);
-    return create(&shift, layout, k, false, out);
+    return create((cpl_view){.kind = &shift, .layout = layout, .size = k}, out);
 }
 
-cpl_status cpl_view_keys(const cpl_layout *layout, cpl_view **out)
+cpl_status cpl_view_keys(const cpl_layout *layout, int64_t window,
+                         cpl_view **out)
 {
-    return create(&keys, layout, 0, true, out);
+    if (window < 0 || window > CPLI_MAX_POSITIONS)
+        return cpli_fail(
+            CPL_INVALID,
+            "view.keys: window must be in 0 .. 2^53 (got %" PRId64 ")", window);
+    return create((cpl_view){.kind = &keys, .layout = layout, .size = window},
+                  out);
+}
+
+cpl_status cpl_view_whole(const cpl_layout *layout, cpl_view **out)
+{
+    return create((cpl_view){.kind = &whole, .layout = layout}, out);
+}
+
+cpl_status cpl_view_onto(const cpl_layout *layout, const cpl_layout *target,
+                         cpl_view **out)
+{
+    const cpl_stream *a = layout->stream;
+    const cpl_stream *b = target->stream;
+    if (a->n_sequences != b->n_sequences || a->is_sbhd != b->is_sbhd ||
+        a->batch != b->batch)
+        return cpli_fail(CPL_MISMATCH,
+                         "view.onto: the sequences differ: %s, and %s",
+                         layout->text, target->text);
+    if (cpl_layout_n_ranks(layout) != cpl_layout_n_ranks(target))
+        return cpli_fail(CPL_MISMATCH, "view.onto: %d ranks in %s, %d in %s",
+                         cpl_layout_n_ranks(layout), layout->text,
+                         cpl_layout_n_ranks(target), target->text);
+    return create((cpl_view){.kind = &onto, .layout = layout, .onto = target},
+                  out);
 }
 
 void cpl_view_destroy(cpl_view *view)
@@ -183,31 +317,46 @@ void cpl_view_destroy(cpl_view *view)
 
 cpl_status cpli_view_list(const cpl_view *view, int rank, cpli_runs *out)
 {
-    cpl_span *spans;
-    int64_t n;
-    CPL_TRY(cpl_layout_spans(view->layout, rank, view->real_only, &spans, &n));
-    cpl_status status = view->kind->list(view, spans, n, out);
-    cpli_free(spans);
-    return status;
+    return view->kind->list(view, rank, out);
+}
+
+/* ---- who sees what a rank holds ---- */
+
+static void mark(cpli_marks *marks, int rank)
+{
+    marks->n_unmarked -= !marks->of[rank];
+    marks->of[rank] = true;
+}
+
+/* Marks the holders of positions first .. end-1. */
+static void mark_holders(const cpl_layout *layout, int64_t first, int64_t end,
+                         cpli_cursor *at, cpli_marks *marks)
+{
+    while (first < end && marks->n_unmarked > 0) {
+        cpli_holding holding;
+        cpli_at_position(layout, first, at, &holding);
+        mark(marks, holding.rank);
+        first = holding.start + holding.length;
+    }
 }
 
 void cpli_view_reach(const cpl_view *view, int64_t start, int64_t length,
-                     bool *marks)
+                     cpli_marks *marks)
 {
     const cpl_layout *layout = view->layout;
-    if (view->kind->anywhere) {
-        memset(marks, true, (size_t)cpl_layout_n_ranks(layout));
-        return;
-    }
-    cpli_cursor at = {0};
-    int64_t p = cpli_max(0, start + view->kind->near(view));
-    int64_t end = cpli_min(cpl_stream_n_positions(layout->stream),
-                           start + length + view->kind->far(view));
-    while (p < end) {
-        cpli_holding holding;
-        cpli_at_position(layout, p, &at, &holding);
-        marks[holding.rank] = true;
-        p = holding.start + holding.length;
+    const int64_t *cu = layout->stream->cu;
+    if (view->kind->near == NULL)
+        for (int rank = 0; rank < cpl_layout_n_ranks(layout); rank++)
+            mark(marks, rank);
+    cpli_cursor sequence_at = {0}, at = {0};
+    int64_t end = start + length;
+    for (int64_t p = start; p < end && marks->n_unmarked > 0;) {
+        int64_t i = cpli_stream_find(layout->stream, p, &sequence_at);
+        int64_t stop = cpli_min(end, cu[i + 1]);
+        mark_holders(layout, cpli_max(cu[i], p + view->kind->near(view)),
+                     cpli_min(cu[i + 1], stop + view->kind->far(view)), &at,
+                     marks);
+        p = stop;
     }
 }
 

@@ -1,8 +1,8 @@
 --- Layouts: for every rank, the ordered runs of positions that it holds.
--- Each kind is a function of this module: contiguous, zigzag, mirror, balanced, custom; a kind that
--- does not exist is an error, since three different things are called contiguous elsewhere. A
--- rank's local order need not increase in position. Ranks, slots, positions and sequences count
--- from 0, Lua lists from 1.
+-- Each kind is a function of this module: contiguous, zigzag, mirror, snake, striped, balanced,
+-- custom. One that does not exist is an error, since three different things are called contiguous
+-- elsewhere. A rank's local order need not increase in position. Ranks, slots, positions and
+-- sequences count from 0, Lua lists from 1.
 -- @module cplab.layout
 -- @usage local z = cplab.layout.zigzag(s, { cp = 4 })
 --   for _, run in ipairs(z:runs(0)) do print(run[1], run[2]) end
@@ -87,6 +87,50 @@ local function set_ranks(c, options, level)
     return { runs, n_runs }
 end
 
+-- Which CP rank holds each shard: a list, or found near another layout. Only of kinds in closed
+-- form: what they give to a rank is a shard of its own.
+local ORDER = { order = "string|list?", near = "any?", node_size = "integer?" }
+
+local function set_near(who, c, near, node_size, level)
+    if not M.is(near) then
+        error(("%s: order = \"auto\" needs near, the layout to stay close to (got %s)"):format(who,
+            args.show(near)), level + 1)
+    end
+    c.near = near._ptr
+    if node_size ~= nil then
+        c.node_size = args.integer(who, "node_size", node_size, 1, MAX_INT, level + 1)
+    end
+end
+
+local function set_order(who, c, options, level)
+    level = level + 1
+    local order = options.order
+    if type(order) == "string" then
+        args.one_of(who, "order", order, { "auto" }, level)
+        set_near(who, c, options.near, options.node_size, level)
+        return nil
+    end
+    for _, name in ipairs { "near", "node_size" } do
+        if options[name] ~= nil then
+            error(("%s: %s is of no use without order = \"auto\""):format(who, name), level)
+        end
+    end
+    if order == nil then return nil end
+    args.integers(who, "order", order, 0, MAX_INT, level)
+    if #order ~= c.cp then
+        error(("%s: order has %d entries, not cp = %d"):format(who, #order, c.cp), level)
+    end
+    c.order = ffi.new("int[?]", #order, order)
+    return c.order
+end
+
+local function set_block(c, options, level)
+    c.block = args.integer("layout.striped", "block", options.block or 1, 1, nil, level + 1)
+end
+
+local ordered = { contiguous = true, zigzag = true, mirror = true, snake = true, striped = true }
+
+special.striped = { fields = { block = "integer?" }, set = set_block }
 special.custom = { fields = { ranks = "list" }, set = set_ranks }
 
 local PLACEMENTS, METHODS = { "plain", "striped" }, { "priced", "plain" }
@@ -127,9 +171,9 @@ special.balanced = {
 
 local function fields_of(kind)
     local fields = {}
-    for name, wanted in pairs(COMMON) do fields[name] = wanted end
-    for name, wanted in pairs(special[kind] and special[kind].fields or {}) do
-        fields[name] = wanted
+    local own = special[kind] and special[kind].fields or {}
+    for _, types in ipairs { COMMON, own, ordered[kind] and ORDER or {} } do
+        for name, wanted in pairs(types) do fields[name] = wanted end
     end
     return fields
 end
@@ -144,6 +188,7 @@ local function create(kind, stream, options, level)
     c.tp = args.integer(who, "tp", options.tp or 1, 1, MAX_INT, level)
     local anchors = { special[kind] and special[kind].set(c, options, level) }
     anchors[2] = set_group_order(who, c, options.group_order, level)
+    anchors[3] = ordered[kind] and set_order(who, c, options, level)
     local ptr = clib.create("cpl_layout", C.cpl_layout_destroy, level, C.cpl_layout_create, kind,
         stream._ptr, c)
     assert(anchors) -- c points into them: named here, they live until the call is over
@@ -163,17 +208,23 @@ end
 -- @tparam string kind one of `kinds`
 -- @tparam Stream stream
 -- @tparam ?table options cp (default 1), tp (default 1), group_order (logical rank -> group rank);
--- custom: ranks, a list of lists of {start, length}, from which cp follows;
+-- custom: ranks, a list of lists of {start, length}, from which cp follows; striped: block, the
+-- positions a block (default 1); of all kinds in closed form: order, the CP rank that holds each
+-- shard (what the kind gives to a rank), or "auto": the order under which the fewest rows are on
+-- another rank than in the layout `near`, with node_size ranks a node a row that leaves its node
+-- counting eightfold;
 -- balanced: near (a layout with equally many rows on every rank; default contiguous), tolerance
 -- (max/mean work <= 1 + tolerance where it can be; 0.03), block (rows that a swap moves a multiple
 -- of, and that divides every sequence; 64), node_size (ranks of a node; 8), placement ("plain":
 -- node_size ranks in a row share a node; "striped": dealt over the nodes round robin), method
 -- ("priced"; "plain": fewest rows moved, blind to keys and nodes)
+-- @tparam ?number level whom errors blame, as in error(): for modules that make layouts for others
 -- @treturn Layout
 -- @raise an unknown kind or field, lengths that do not divide, positions missing or held twice
-function M.create(kind, stream, options)
-    args.one_of("cplab.layout", "layout", kind, M.kinds, 2)
-    return (create(kind, stream, options, 2))
+function M.create(kind, stream, options, level)
+    level = (level or 1) + 1
+    args.one_of("cplab.layout", "layout", kind, M.kinds, level)
+    return (create(kind, stream, options, level))
 end
 
 --- Whether a value is a layout.
@@ -209,6 +260,14 @@ end
 --- How many group ranks there are: cp * tp.
 function Layout:n_ranks()
     return C.cpl_layout_n_ranks(self._ptr)
+end
+
+--- Which CP rank holds each shard: entry j + 1 is of what the kind gives to CP rank j.
+-- @treturn table a list of cp ranks
+function Layout:order()
+    local order, list = C.cpl_layout_order(self._ptr), {}
+    for i = 1, self:cp() do list[i] = order[i - 1] end
+    return list
 end
 
 --- How many rows a rank holds.

@@ -6,6 +6,7 @@
 local clib = require "clib"
 local args = require "cplab.check_args"
 local layouts = require "cplab.layout"
+local streams = require "cplab.stream"
 
 local C, ffi = clib.C, clib.ffi
 
@@ -14,13 +15,17 @@ View.__index = View
 
 local M = {}
 
-local names = { "halo", "shift", "keys" }
+local names = { "halo", "shift", "keys", "whole", "onto", "padded_zigzag" }
 
-local function create(layout, who, level, f, ...)
+local function check_layout(layout, who, which, level)
     if not layouts.is(layout) then
-        error(("view.%s: the first argument must be a layout (got %s)"):format(who,
+        error(("view.%s: the %s argument must be a layout (got %s)"):format(who, which,
             args.show(layout)), level + 1)
     end
+end
+
+local function create(layout, who, level, f, ...)
+    check_layout(layout, who, "first", level + 1)
     local ptr = clib.create("cpl_view", C.cpl_view_destroy, level + 1, f, layout._ptr, ...)
     return setmetatable({ _ptr = ptr, _layout = layout, kind = who }, View)
 end
@@ -46,12 +51,76 @@ function M.shift(layout, k)
     return (create(layout, "shift", 2, C.cpl_view_shift, k))
 end
 
---- The keys that the rank's queries may see: of each sequence from its start to the last real
--- token that the rank holds.
+--- The keys that the rank's queries may see: of each sequence those up to each real token that the
+-- rank holds; with a window the last so many, the token's own included.
+-- @tparam Layout layout
+-- @tparam ?table options window (>= 1; none: no limit)
+-- @treturn View
+function M.keys(layout, options)
+    options = args.fields("view.keys", options or {}, { window = "integer?" }, 2)
+    local window = options.window and args.integer("view.keys", "window", options.window, 1, nil, 2)
+    return (create(layout, "keys", 2, C.cpl_view_keys, window or 0))
+end
+
+--- Every position of the stream in order, on every rank: what a headwise layer needs, which then
+-- takes a slice of the heads.
 -- @tparam Layout layout
 -- @treturn View
-function M.keys(layout)
-    return (create(layout, "keys", 2, C.cpl_view_keys))
+function M.whole(layout)
+    return (create(layout, "whole", 2, C.cpl_view_whole))
+end
+
+local function onto(layout, target, who, level)
+    local view = create(layout, who, level + 1, C.cpl_view_onto, target._ptr)
+    view._target = target
+    return view
+end
+
+--- The rows of a layout in the slots of a layout of a longer or shorter stream: in each slot the
+-- token at the same offset of the same sequence; fill where there is none. Both ways between a
+-- stream and a padded one: `onto(c, z)` fills the pads, `onto(z, c)` drops them.
+-- @tparam Layout layout
+-- @tparam Layout target as many ranks; a stream of as many sequences
+-- @treturn View
+-- @raise sequences or groups that differ (the text names both)
+function M.onto(layout, target)
+    check_layout(target, "onto", "second", 2)
+    return (onto(layout, target, "onto", 2))
+end
+
+-- Each sequence up to a multiple of 2*cp; the last one further, until tp divides a CP rank's rows.
+local function padded_stream(stream, cp, tp)
+    local lengths, real, rows = {}, {}, 0
+    for i = 1, stream:n_sequences() do
+        local sequence = stream:sequence(i - 1)
+        lengths[i] = math.ceil(sequence.padded / (2 * cp)) * 2 * cp
+        real[i] = sequence.real
+        rows = rows + lengths[i] / cp
+    end
+    while rows % tp ~= 0 do -- rows is even, so it ends, for an odd tp too
+        lengths[#lengths], rows = lengths[#lengths] + 2 * cp, rows + 2
+    end
+    if stream:format() == "sbhd" then
+        return streams.sbhd { seqlen = lengths[1], batch = stream:batch() }
+    end
+    return streams.thd { lengths = lengths, real = real }
+end
+
+--- The rows of a layout in zigzag order, each sequence padded on demand to a multiple of 2*cp, the
+-- last one until tp divides; pads are fill. `target()` is the zigzag layout of the padded stream.
+-- @tparam Layout layout of the stream as it is; contiguous, as a rule
+-- @tparam ?table options cp, tp (default: the layout's), group_order
+-- @treturn View
+function M.padded_zigzag(layout, options)
+    local who = "view.padded_zigzag"
+    check_layout(layout, "padded_zigzag", "first", 2)
+    options = args.fields(who, options or {},
+        { cp = "integer?", tp = "integer?", group_order = "list?" }, 2)
+    local cp = args.integer(who, "cp", options.cp or layout:cp(), 1, layout:n_ranks(), 2)
+    local tp = args.integer(who, "tp", options.tp or layout:tp(), 1, layout:n_ranks(), 2)
+    local target = layouts.create("zigzag", padded_stream(layout:stream(), cp, tp),
+        { cp = cp, tp = tp, group_order = options.group_order }, 2)
+    return (onto(layout, target, "padded_zigzag", 2))
 end
 
 --- Whether a value is a view.
@@ -70,6 +139,11 @@ end
 --- The layout that it looks at.
 function View:layout()
     return self._layout
+end
+
+--- The layout whose slots the rows take, of views onto one; else nil.
+function View:target()
+    return self._target
 end
 
 --- How many ranks there are.

@@ -170,10 +170,12 @@ function M.view(name, layout)
         return views.shift(layout, 1)
     elseif name == "shift back" then
         return views.shift(layout, -2)
+    elseif name == "window" then
+        return views.keys(layout, { window = 5 })
     end
-    return views.keys(layout)
+    return views[name](layout)
 end
 
-M.view_names = { "halo", "keys", "shift", "shift back" }
+M.view_names = { "halo", "keys", "shift", "shift back", "whole", "window" }
 
 return M

@@ -53,6 +53,97 @@ describe("a chain", function()
             end)
     end
 
+    -- Published for the two halves of a rank of snake, parts of L positions: local boundaries (a
+    -- cut between the halves), sequences in the front half, then for front and back: earlier
+    -- tokens of the first sequence (halo), parts of its chain before (pre), parts of the last
+    -- sequence's chain after (post). Two halves that adjoin are one span here, so spans count
+    -- by the parts that they touch.
+    local halves = {
+        { { 0, 5, 12 }, 3, {
+            { { 0, 2, 4 }, 1, { 0, 5 }, { 0, 3 }, { 2, 0 } },
+            { { 0, 2, 4 }, 1, { 2, 3 }, { 1, 2 }, { 1, 1 } },
+            { { 0, 1, 2, 4 }, 2, { 4, 1 }, { 2, 1 }, { 3, 2 } },
+        } },
+        { { 0, 7, 7, 24 }, 4, {
+            { { 0, 3, 6 }, 1, { 0, 14 }, { 0, 5 }, { 2, 0 } },
+            { { 0, 3, 6 }, 1, { 3, 11 }, { 1, 4 }, { 1, 1 } },
+            { { 0, 1, 3, 6 }, 2, { 6, 8 }, { 2, 3 }, { 5, 2 } },
+            { { 0, 3, 6 }, 1, { 2, 5 }, { 1, 2 }, { 4, 3 } },
+        } },
+        { { 0, 3, 24 }, 2, {
+            { { 0, 3, 6, 12 }, 2, { 0, 15 }, { 0, 3 }, { 3, 0 } },
+            { { 0, 6, 12 }, 1, { 3, 9 }, { 1, 2 }, { 2, 1 } },
+        } },
+        { { 0, 40, 600, 700, 1024 }, 2, {
+            { { 0, 40, 256, 512 }, 2, { 0, 68 }, { 0, 1 }, { 2, 0 } },
+            { { 0, 256, 344, 444, 512 }, 1, { 216, 472 }, { 1, 2 }, { 1, 1 } },
+        } },
+        { { 0, 6, 12, 18, 24 }, 4, {
+            { { 0, 3, 6 }, 1, { 0, 3 }, { 0, 1 }, { 1, 0 } },
+            { { 0, 3, 6 }, 1, { 3, 0 }, { 1, 0 }, { 0, 1 } },
+            { { 0, 3, 6 }, 1, { 0, 3 }, { 0, 1 }, { 1, 0 } },
+            { { 0, 3, 6 }, 1, { 3, 0 }, { 1, 0 }, { 0, 1 } },
+        } },
+    }
+
+    -- The span of a rank that holds a slot, its index from 1.
+    local function span_at(z, rank, slot)
+        for i, span in ipairs(z:spans(rank, true)) do
+            if slot >= span.slot and slot < span.slot + span.length then return i, span end
+        end
+    end
+
+    -- The parts of `length` positions that the chain through a slot touches, before or after its
+    -- own; a step is "prev" or "next".
+    local function parts(z, rank, slot, length, step)
+        local own, touched, n = math.floor(z:position(rank, slot) / length), {}, 0
+        local i = span_at(z, rank, slot)
+        while rank >= 0 do
+            local span, here = z:spans(rank, true)[i], z:chain(rank)[i]
+            for x = span.slot, span.slot + span.length - 1 do
+                local part = math.floor(z:position(rank, x) / length)
+                if (part - own) * (step == "prev" and -1 or 1) > 0 and not touched[part] then
+                    touched[part], n = true, n + 1
+                end
+            end
+            rank, i = here[step .. "_rank"], here[step .. "_span"] + 1
+        end
+        return n
+    end
+
+    -- Both halves as published, from runs, spans and links alone.
+    local function describe_halves(z, rank)
+        local n = z:n_local(rank) / 2
+        local cuts, is_cut, fronts = { 0 }, { [0] = true }, 0
+        for _, span in ipairs(z:spans(rank)) do
+            fronts = fronts + (span.slot < n and 1 or 0)
+            for _, slot in ipairs { span.slot, n, span.slot + span.length } do
+                is_cut[slot] = true
+            end
+        end
+        for slot = 1, 2 * n do
+            if is_cut[slot] then cuts[#cuts + 1] = slot end
+        end
+        local halo, pre, post = {}, {}, {}
+        for half = 0, 1 do
+            local _, span = span_at(z, rank, half * n)
+            halo[half + 1] = span.offset + half * n - span.slot
+            pre[half + 1] = parts(z, rank, half * n, n, "prev")
+            post[half + 1] = parts(z, rank, half * n + n - 1, n, "next")
+        end
+        return { cuts, fronts, halo, pre, post }
+    end
+
+    for _, case in ipairs(halves) do
+        it(("of snake, cu {%s} on %d ranks, as published"):format(table.concat(case[1], ","),
+            case[2]), function()
+                local z = layout.snake(thd { cu_seqlens = case[1] }, { cp = case[2] })
+                for r = 0, case[2] - 1 do
+                    assert.same(case[3][r + 1], describe_halves(z, r))
+                end
+            end)
+    end
+
     it("is what sorting all spans of all ranks gives", function()
         cases.each(function(name, stream, layouts)
             local tokens = naive.tokens(stream)

@@ -94,6 +94,30 @@ describe("published layouts", function()
         end
     end)
 
+    it("snake is zigzag of the whole stream, and of one sequence it is zigzag", function()
+        local s = thd { cu_seqlens = { 0, 5, 12 } }
+        local z = layout.snake(s, { cp = 3 })
+        assert.same({ { 0, 1, 10, 11 }, { 2, 3, 8, 9 }, { 4, 5, 6, 7 } },
+            { z:positions(0), z:positions(1), z:positions(2) })
+        local one = cplab.stream.sbhd { seqlen = 48, batch = 2 }
+        for _, options in ipairs { { cp = 4 }, { cp = 4, tp = 3 }, { cp = 1, tp = 6 } } do
+            assert.is_true(layout.snake(one, options):equals(layout.zigzag(one, options)))
+        end
+    end)
+
+    it("striped deals single positions, or blocks, round robin", function()
+        local s = thd { lengths = { 7, 5 } }
+        local z = layout.striped(s, { cp = 3 })
+        assert.same({ { 0, 3, 6, 9 }, { 1, 4, 7, 10 }, { 2, 5, 8, 11 } },
+            { z:positions(0), z:positions(1), z:positions(2) })
+        z = layout.striped(s, { cp = 2, block = 3 })
+        assert.same({ { { 0, 3 }, { 6, 3 } }, { { 3, 3 }, { 9, 3 } } }, { z:runs(0), z:runs(1) })
+        z = layout.striped(s, { cp = 2, block = 3, tp = 3 })
+        assert.same({ { 0, 1 }, { 2, 6 }, { 7, 8 }, { 3, 4 }, { 5, 9 }, { 10, 11 } },
+            { z:positions(0), z:positions(1), z:positions(2), z:positions(3), z:positions(4),
+                z:positions(5) })
+    end)
+
     it("work of 128 tokens a rank: contiguous is skewed, zigzag and mirror are not", function()
         local s = cplab.stream.sbhd { seqlen = 256 }
         assert.same({ 8256, 24640 }, layout.contiguous(s, { cp = 2 }):work())
@@ -110,7 +134,7 @@ end)
 describe("every layout", function()
     it("holds what its definition says", function()
         cases.each(function(name, stream, layouts)
-            for i = 1, 3 do
+            for i = 1, #cases.kinds do
                 local z = layouts[i]
                 local expected = naive.positions(z.kind, stream, z:cp(), z:tp())
                 for r = 0, z:n_ranks() - 1 do
@@ -123,7 +147,7 @@ describe("every layout", function()
     it("follows the group order", function()
         local s = thd { lengths = { 24, 0, 48 } }
         local order = { 5, 0, 3, 1, 4, 2 }
-        for _, kind in ipairs { "contiguous", "zigzag", "mirror" } do
+        for _, kind in ipairs(cases.kinds) do
             local z = layout[kind](s, { cp = 3, tp = 2, group_order = order })
             local expected = naive.positions(kind, s, 3, 2, order)
             for r = 0, 5 do assert.same(expected[r + 1], z:positions(r)) end
@@ -211,6 +235,30 @@ describe("equality", function()
             layout.zigzag(s, { cp = 2, tp = 2 })))
     end)
 
+    it("finds the block of a stripe in the runs alone", function()
+        for _, case in ipairs { { 2, 1 }, { 3, 1 }, { 2, 2 }, { 2, 3 }, { 1, 2 } } do
+            local cp, tp = unpack(case)
+            local even = thd { lengths = { 12 * cp * tp } }
+            local n = 12 * tp
+            for block = 1, n do
+                if n % block == 0 then
+                    local z = layout.striped(even, { cp = cp, tp = tp, block = block })
+                    local ranks = {}
+                    for r = 0, cp * tp - 1 do ranks[r + 1] = z:runs(r) end
+                    assert.is_true(z:equals(layout.custom(even, { tp = tp, ranks = ranks })))
+                    for other = 1, block - 1 do
+                        if n % other == 0 then
+                            local y = layout.striped(even, { cp = cp, tp = tp, block = other })
+                            assert.equal(cp == 1, z:equals(y))
+                        end
+                    end
+                end
+            end
+            local c = layout.contiguous(even, { cp = cp, tp = tp })
+            assert.is_true(layout.striped(even, { cp = cp, tp = tp, block = n }):equals(c))
+        end
+    end)
+
     it("depends on order, group, stream and real lengths", function()
         local z = layout.zigzag(s, { cp = 2 })
         assert.is_true(z:equals(layout.zigzag(thd { lengths = { 32 } }, { cp = 2 })))
@@ -274,6 +322,22 @@ describe("a layout refuses", function()
         ["a total that divides of sequences that do not"] = { "zigzag",
             thd { cu_seqlens = { 0, 6, 16 } }, { cp = 4 },
             "layout.zigzag: sequence 0 has 6 tokens, not a multiple of 2*cp = 8" },
+        ["a stream that 2*cp does not divide, in snake"] = { "snake", s, { cp = 3 },
+            "layout.snake: the stream has 26 positions, not a multiple of 2*cp = 6" },
+        ["uneven last blocks"] = { "striped", s, { cp = 2, block = 2 },
+            "layout.striped: the stream has 26 positions, not a multiple of cp = 2 blocks of 2: "
+            .. "the last blocks would be uneven" },
+        ["a last block that is not whole"] = { "striped", s, { cp = 2, block = 4 },
+            "layout.striped: the stream has 26 positions, not a multiple of cp = 2 blocks of 4: "
+            .. "the last blocks would be uneven" },
+        ["blocks larger than the stream"] = { "striped", s, { cp = 2, block = 2 ^ 53 },
+            "layout.striped: the stream has 26 positions, not a multiple of cp = 2 blocks of "
+            .. "9007199254740992: the last blocks would be uneven" },
+        ["no block"] = { "striped", s, { block = 0 },
+            "layout.striped: block must be an integer >= 1 (got 0)" },
+        ["a stripe that tp does not divide"] = { "striped", thd { lengths = { 20 } },
+            { cp = 2, tp = 4 },
+            "layout.striped: a CP rank has 10 rows, not a multiple of tp = 4" },
         ["a stream that cp does not divide"] = { "contiguous", s, { cp = 4 },
             "layout.contiguous: the stream has 26 positions, not a multiple of cp = 4" },
         ["rows that tp does not divide"] = { "contiguous", thd { lengths = { 20 } },
@@ -302,7 +366,8 @@ describe("a layout refuses", function()
         ["an unknown field"] = { "zigzag", even, { cpp = 2 },
             'layout.zigzag: unknown field "cpp"; did you mean "cp"?' },
         ["a field of another kind"] = { "zigzag", even, { cp = 1, ranks = {} },
-            'layout.zigzag: unknown field "ranks"; there are cp, group_order, tp' },
+            'layout.zigzag: unknown field "ranks"; there are cp, group_order, near, node_size, '
+            .. "order, tp" },
         ["what is no stream"] = { "zigzag", { 16 }, {},
             "layout.zigzag: the first argument must be a stream (got a table)" },
         ["a position held twice"] = { "custom", even,

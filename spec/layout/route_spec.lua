@@ -160,9 +160,8 @@ describe("every route", function()
 
     it("A to B to C is A to C", function()
         cases.each(function(name, _, layouts)
-            local a, b, c = layouts[2], layouts[4], layouts[3]
-            local n = a:n_ranks()
-            -- Where each slot of A goes, as rank * 2^20 + slot.
+            local n = layouts[1]:n_ranks()
+            -- Where each slot of the source goes, as rank * 2^20 + slot.
             local function targets(route)
                 local map = {}
                 for r = 0, n - 1 do
@@ -175,10 +174,13 @@ describe("every route", function()
                 end
                 return map
             end
-            local ab, bc = targets(cplab.route(a, b)), targets(cplab.route(b, c))
-            local composed = {}
-            for from, via in pairs(ab) do composed[from] = bc[via] end
-            assert.same(targets(cplab.route(a, c)), composed, name)
+            for _, three in ipairs { { 2, #layouts, 3 }, { 5, 4, 1 }, { 3, 5, 2 } } do
+                local a, b, c = layouts[three[1]], layouts[three[2]], layouts[three[3]]
+                local ab, bc = targets(cplab.route(a, b)), targets(cplab.route(b, c))
+                local composed = {}
+                for from, via in pairs(ab) do composed[from] = bc[via] end
+                assert.same(targets(cplab.route(a, c)), composed, name)
+            end
         end)
     end)
 

@@ -50,16 +50,19 @@ function M.custom_ranks(n_positions, n_ranks, next_random)
     return ranks
 end
 
+-- The kinds in closed form that need no options but cp and tp.
+M.kinds = { "contiguous", "zigzag", "mirror", "snake", "striped" }
+
 -- Calls visit(name, stream, layouts) for many streams; layouts is a list of layouts of one group.
 function M.each(visit)
     local next_random = M.random(7)
     for cp = 1, 9 do
         for i, units in ipairs(M.units) do
-            local tp = (cp + i) % 3 == 0 and 2 or 1
+            local tp = (cp + i) % 3 == 0 and 2 or cp * i % 7 == 3 and 3 or 1
             local lengths = M.lengths(units, 2 * cp * tp)
             local stream = cplab.stream.thd { lengths = lengths, real = M.real(lengths) }
             local layouts = {}
-            for _, kind in ipairs { "contiguous", "zigzag", "mirror" } do
+            for _, kind in ipairs(M.kinds) do
                 layouts[#layouts + 1] = cplab.layout[kind](stream, { cp = cp, tp = tp })
             end
             for _ = 1, 2 do

@@ -30,11 +30,27 @@ function kinds.mirror(stream, cp, rank)
     return two_blocks(stream, cp, 2 * rank, 2 * cp - 1 - 2 * rank)
 end
 
--- The positions of every group rank, indexed by rank + 1.
-function M.positions(kind, stream, cp, tp, order)
+function kinds.snake(stream, cp, rank)
+    local list, n = {}, stream:n_positions() / (2 * cp)
+    for _, block in ipairs { rank, 2 * cp - 1 - rank } do
+        for o = 0, n - 1 do list[#list + 1] = block * n + o end
+    end
+    return list
+end
+
+function kinds.striped(stream, cp, rank, block)
+    local list = {}
+    for p = 0, stream:n_positions() - 1 do
+        if math.floor(p / (block or 1)) % cp == rank then list[#list + 1] = p end
+    end
+    return list
+end
+
+-- The positions of every group rank, indexed by rank + 1; `block` of striped.
+function M.positions(kind, stream, cp, tp, order, block)
     local ranks = {}
     for r = 0, cp - 1 do
-        local list = kinds[kind](stream, cp, r)
+        local list = kinds[kind](stream, cp, r, block)
         local w = #list / tp
         for t = 0, tp - 1 do
             local window = {}
@@ -110,18 +126,32 @@ function M.shift(tokens, positions, k)
     return seen
 end
 
-function M.keys(tokens, positions)
-    local last, sequences, seen = {}, {}, {}
+function M.keys(tokens, positions, window)
+    local wanted, seen = {}, {}
     for _, p in ipairs(positions) do
-        local token = tokens[p]
-        if token.real then
-            if not last[token.sequence] then sequences[#sequences + 1] = token.sequence end
-            last[token.sequence] = math.max(last[token.sequence] or 0, p)
+        if tokens[p].real then
+            local first = math.max(tokens[p].offset - (window or math.huge) + 1, 0)
+            for o = first, tokens[p].offset do wanted[p - tokens[p].offset + o] = true end
         end
     end
-    table.sort(sequences)
-    for _, i in ipairs(sequences) do
-        for p = last[i] - tokens[last[i]].offset, last[i] do seen[#seen + 1] = p end
+    for p in pairs(wanted) do seen[#seen + 1] = p end
+    table.sort(seen)
+    return seen
+end
+
+function M.whole(tokens)
+    local seen = {}
+    for p in pairs(tokens) do seen[#seen + 1] = p end
+    table.sort(seen)
+    return seen
+end
+
+-- The tokens of one stream in the slots of another.
+function M.onto(tokens, other_tokens, other_positions)
+    local at, seen = {}, {}
+    for p, token in pairs(tokens) do at[token.sequence .. " " .. token.offset] = p end
+    for x, p in ipairs(other_positions) do
+        seen[x] = at[other_tokens[p].sequence .. " " .. other_tokens[p].offset] or -1
     end
     return seen
 end
