@@ -129,7 +129,7 @@ static void negate_slope(climb *c)
  * is, which is negative. */
 static double choose_heading(climb *c)
 {
-    double along[MEMORY];
+    double along[MEMORY] = {0};
     negate_slope(c);
     for (int i = c->n_steps - 1; i >= 0; i--) {
         const step *s = &c->steps[i];
