@@ -80,12 +80,11 @@ static cpl_status describe(cpl_layout *layout)
 static cpl_status fill(cpl_layout *layout, const cpl_layout_options *options)
 {
     CPL_TRY(check_group(layout));
-    if (layout->kind->tabulate != NULL)
-        CPL_TRY(layout->kind->tabulate(
-            layout->stream, options, layout->cp * layout->tp, &layout->table));
-    else
+    if (layout->kind->tabulate == NULL)
         CPL_TRY(set_windows(layout));
     CPL_TRY(cpli_layout_set_order(layout, options));
+    if (layout->kind->tabulate != NULL)
+        CPL_TRY(layout->kind->tabulate(layout, options, &layout->table));
     CPL_TRY(describe(layout));
     return cpli_layout_identify(layout, &layout->digest);
 }
@@ -198,10 +197,9 @@ cpl_status cpl_layout_n_local(const cpl_layout *layout, int rank, int64_t *out)
 cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.n_runs"));
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(layout, rank);
     cpli_holding run;
     int64_t n = 0;
-    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         n++;
     *out = n;
@@ -211,9 +209,8 @@ cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
 cpl_status cpl_layout_runs(const cpl_layout *layout, int rank, cpl_run *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.runs"));
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(layout, rank);
     cpli_holding run;
-    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         *out++ = (cpl_run){run.start, run.length};
     return CPL_OK;
@@ -223,9 +220,8 @@ cpl_status cpl_layout_positions(const cpl_layout *layout, int rank,
                                 int64_t *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.positions"));
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(layout, rank);
     cpli_holding run;
-    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         for (int64_t i = 0; i < run.length; i++)
             *out++ = run.start + i;
