@@ -25,7 +25,7 @@ const cpli_kind *cpli_kind_at(int i)
 const char *cpl_layout_kinds(void)
 {
 #define X(name) " " #name
-    return CPLI_KINDS(X) + 1;
+    return &(CPLI_KINDS(X))[1];
 #undef X
 }
 
