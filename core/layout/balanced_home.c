@@ -58,10 +58,9 @@ static int compare_positions(const void *a, const void *b)
 static cpl_status add_rank(const cpl_layout *near, int rank, int64_t first_slot,
                            pieces *list)
 {
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(near, rank);
     cpli_cursor at = {0};
     cpli_holding run;
-    cpli_walk_begin(near, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         CPL_TRY(cut(near->stream, &run, first_slot + run.slot, &at, list));
     return CPL_OK;

@@ -13,10 +13,9 @@
 static bool same_rank(const cpl_layout *a, const cpl_layout *b, int rank,
                       int64_t limit)
 {
-    cpli_walk walk_a, walk_b;
+    cpli_walk walk_a = cpli_walk_begin(a, rank);
+    cpli_walk walk_b = cpli_walk_begin(b, rank);
     cpli_holding run_a, run_b;
-    cpli_walk_begin(a, rank, &walk_a);
-    cpli_walk_begin(b, rank, &walk_b);
     if (walk_a.n_local != walk_b.n_local)
         return false;
     while (limit-- > 0 && cpli_walk_next(&walk_a, &run_a) &&
@@ -77,9 +76,8 @@ static uint64_t name_digest(uint64_t seed, const cpl_layout *layout)
 static uint64_t run_digest(uint64_t hash, const cpl_layout *layout)
 {
     for (int rank = 0; rank < cpl_layout_n_ranks(layout); rank++) {
-        cpli_walk walk;
+        cpli_walk walk = cpli_walk_begin(layout, rank);
         cpli_holding run;
-        cpli_walk_begin(layout, rank, &walk);
         while (cpli_walk_next(&walk, &run)) {
             int64_t words[] = {rank, run.start, run.length};
             hash = cpl_hash(hash, words, sizeof words);

@@ -25,7 +25,7 @@ const cpli_kind *cpli_kind_at(int i)
 const char *cpl_layout_kinds(void)
 {
 #define X(name) " " #name
-    return CPLI_KINDS(X) + 1;
+    return &(CPLI_KINDS(X))[1];
 #undef X
 }
 
@@ -197,10 +197,9 @@ cpl_status cpl_layout_n_local(const cpl_layout *layout, int rank, int64_t *out)
 cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.n_runs"));
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(layout, rank);
     cpli_holding run;
     int64_t n = 0;
-    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         n++;
     *out = n;
@@ -210,9 +209,8 @@ cpl_status cpl_layout_n_runs(const cpl_layout *layout, int rank, int64_t *out)
 cpl_status cpl_layout_runs(const cpl_layout *layout, int rank, cpl_run *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.runs"));
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(layout, rank);
     cpli_holding run;
-    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         *out++ = (cpl_run){run.start, run.length};
     return CPL_OK;
@@ -222,9 +220,8 @@ cpl_status cpl_layout_positions(const cpl_layout *layout, int rank,
                                 int64_t *out)
 {
     CPL_TRY(cpli_check_rank(layout, rank, "layout.positions"));
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(layout, rank);
     cpli_holding run;
-    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         for (int64_t i = 0; i < run.length; i++)
             *out++ = run.start + i;

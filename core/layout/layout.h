@@ -84,8 +84,8 @@ void cpli_table_destroy(cpli_table *table);
  * One kind of layout. A kind in closed form gives check, by_position and
  * by_slot, in terms of CP ranks that all hold n_positions / cp rows; windows
  * of tensor parallelism and the order are added by layout.c. A kind without
- * closed form gives only `tabulate`, in terms of group ranks; stream, group
- * and order of the layout are set by then.
+ * closed form gives only `tabulate`, in terms of group ranks; stream, group and
+ * order of the layout are set by then.
  *
  * The two list the holding that holds a position, or a slot of a CP rank, and
  * as many of those that follow in that order as are cheap to give: 1 .. max
@@ -182,7 +182,7 @@ typedef struct cpli_walk {
     cpli_holding ahead[CPLI_AHEAD];
 } cpli_walk;
 
-void cpli_walk_begin(const cpl_layout *layout, int rank, cpli_walk *walk);
+cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank);
 /* False at the end. */
 bool cpli_walk_fetch(cpli_walk *walk);
 bool cpli_walk_next(cpli_walk *walk, cpli_holding *run);

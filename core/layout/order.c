@@ -90,10 +90,9 @@ static void note(overlaps *o, int index, int rank, int64_t rows)
 static void note_all(overlaps *o)
 {
     for (int index = 0; index < cpl_layout_n_ranks(o->layout); index++) {
-        cpli_walk walk;
+        cpli_walk walk = cpli_walk_begin(o->layout, index);
         cpli_lookup lookup = {.layout = o->near};
         cpli_holding run;
-        cpli_walk_begin(o->layout, index, &walk);
         while (cpli_walk_next(&walk, &run)) {
             int64_t end = run.start + run.length;
             for (int64_t p = run.start; p < end;) {

@@ -75,10 +75,9 @@ static void cut(cpli_lookup *other, const cpli_holding *mine, int64_t shift,
 static void walk_layout(const cpl_layout *mine, const cpl_layout *other,
                         int rank, sink *to)
 {
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(mine, rank);
     cpli_lookup lookup = {.layout = other};
     const cpli_holding *holding;
-    cpli_walk_begin(mine, rank, &walk);
     while ((holding = cpli_walk_holding(&walk)) != NULL)
         cut(&lookup, holding, 0, to);
 }
@@ -110,8 +109,7 @@ static cpl_status list_mine(const cpl_layout *layout, int rank,
     cpli_holding *mine, *next;
     CPL_TRY(cpl_layout_n_runs(layout, rank, &n));
     CPL_TRY(CPL_ALLOC(n, &mine));
-    cpli_walk walk;
-    cpli_walk_begin(layout, rank, &walk);
+    cpli_walk walk = cpli_walk_begin(layout, rank);
     for (next = mine; cpli_walk_next(&walk, next); next++)
         continue;
     cpli_sort_holdings(mine, n);
@@ -198,11 +196,10 @@ static void walk_onto(const cpl_view *view, int rank, sink *to)
 {
     const cpl_layout *mine = view->layout, *other = view->onto;
     const int64_t *cu = mine->stream->cu, *other_cu = other->stream->cu;
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(mine, rank);
     cpli_lookup lookup = {.layout = other};
     const cpli_holding *run;
     cpli_cursor at = {0};
-    cpli_walk_begin(mine, rank, &walk);
     while ((run = cpli_walk_holding(&walk)) != NULL) {
         int64_t end = run->start + run->length;
         for (int64_t p = run->start; p < end;) {

@@ -48,10 +48,9 @@ static cpl_status cut(const cpl_stream *stream, cpli_holding run,
 static cpl_status collect(const cpl_layout *layout, int rank, bool real_only,
                           spans *list)
 {
-    cpli_walk walk;
+    cpli_walk walk = cpli_walk_begin(layout, rank);
     cpli_holding run;
     cpli_cursor at = {0};
-    cpli_walk_begin(layout, rank, &walk);
     while (cpli_walk_next(&walk, &run))
         CPL_TRY(cut(layout->stream, run, real_only, &at, list));
     return CPL_OK;

@@ -28,7 +28,12 @@ static int list(const cpl_layout *layout, int64_t i, int step,
                 cpli_holding *out, int max)
 {
     int64_t block = layout->block, cp = layout->cp;
-    int64_t n_blocks = cpl_stream_n_positions(layout->stream) / block;
+    int64_t n_positions = cpl_stream_n_positions(layout->stream);
+    if (cp == 1) { /* one run, not as many blocks as there may be */
+        *out = (cpli_holding){0, 0, 0, n_positions};
+        return 1;
+    }
+    int64_t n_blocks = n_positions / block;
     int rank = (int)(i % cp), n = 0;
     int64_t slot = i / cp * block;
     for (; n < max && i < n_blocks; n++, i += step) {

@@ -150,14 +150,16 @@ int64_t cpli_n_local(const cpl_layout *layout, int rank)
 
 /* ---- walks ---- */
 
-void cpli_walk_begin(const cpl_layout *layout, int rank, cpli_walk *walk)
+cpli_walk cpli_walk_begin(const cpl_layout *layout, int rank)
 {
-    walk->layout = layout;
-    walk->rank = rank;
-    walk->n_local = cpli_n_local(layout, rank);
-    walk->slot = 0;
-    walk->at = (cpli_cursor){0};
-    walk->next = walk->n = 0;
+    cpli_walk walk; /* what has not been fetched needs no value */
+    walk.layout = layout;
+    walk.rank = rank;
+    walk.n_local = cpli_n_local(layout, rank);
+    walk.slot = 0;
+    walk.at = (cpli_cursor){0};
+    walk.next = walk.n = 0;
+    return walk;
 }
 
 bool cpli_walk_fetch(cpli_walk *walk)

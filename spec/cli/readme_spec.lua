@@ -29,7 +29,7 @@ describe("README", function()
         local f = assert(loadstring(block_with "z:locate"))
         setfenv(f, setmetatable({ cplab = require "cplab", print = print_words }, { __index = _G }))
         f()
-        assert.same({ "0 2", "14 5", "37 3", "0 5", "31" }, printed)
+        assert.same({ "0 2", "14 5", "37 3", "0 5", "31", "12" }, printed)
     end)
 
     it("maps folders that exist", function()
