@@ -7,7 +7,7 @@ describe("cplab", function()
     end)
 
     for _, words in ipairs { {}, { "run" }, { "show" }, { "report" }, { "compare" }, { "doctor" },
-        { "test" } } do
+        { "test" }, { "route" }, { "bench" } } do
         local name = table.concat(words)
         it(("explains itself: %s --help"):format(name), function()
             words[#words + 1] = "--help"
@@ -21,7 +21,8 @@ describe("cplab", function()
         local list = command.cplab({ "--help" }).out:match "Commands:\n(.-)\n\n"
         local names = {}
         for line in list:gmatch "[^\n]+" do names[#names + 1] = line:match "^   (%l+)" end
-        assert.same({ "run", "show", "report", "compare", "doctor", "test" }, names)
+        assert.same({ "run", "show", "route", "bench", "report", "compare", "doctor", "test" },
+            names)
     end)
 
     it("wants a command", function()
@@ -43,7 +44,8 @@ describe("cplab", function()
             "argument for option '--dtype' must be one of 'f64', 'f32'" },
         { { "run", "f", "--device", "tpu" }, "argument for option '--device' must be one of "
             .. "'cpu', 'cuda', 'cuda-emulated'" },
-        { { "route", "--cp", "4" }, "unknown command 'route'" },
+        { { "route", "--cp", "4" }, "missing option '--lengths'" },
+        { { "project", "f" }, "unknown command 'project'" },
     }
     for _, row in ipairs(wrong) do
         it("refuses " .. table.concat(row[1], " "), function()
