@@ -30,8 +30,8 @@ local function model(case)
     return cplab.model {
         schedule = cplab.schedule.ratio(case.ratio, n_layers), policy = case.policy,
         hidden = hidden, vocab = 256, dtype = case.dtype,
-        gqa = { heads = 4, kv_heads = 2, head_dim = 32 },
-        gdn = { key_heads = 2, value_heads = 4, key_dim = 32, value_dim = 32, conv = 4,
+        gqa = { heads = 4, kv_heads = 2, head_dim = 16 },
+        gdn = { key_heads = 2, value_heads = 4, key_dim = 16, value_dim = 16, conv = 4,
             chunk = 32 },
         mlp = { width = 128 },
     }
