@@ -71,7 +71,7 @@ local function run(lab)
     local bound = bounds[lab.case.dtype]
     check_step(lab, lab:step { backward = true, reference = true, trace = true }, bound.parity)
     local training = {
-        iters = lab.options.iters or lab.case.steps, backward = true, optimizer = "sgd", lr = 0.5,
+        iters = lab.options.iters or lab.case.steps, backward = true, optimizer = "sgd", lr = 0.003,
     }
     local losses = lab:step(training).losses
     check_losses(lab, losses, lab:reference(training).losses, bound.loss)
