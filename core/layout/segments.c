@@ -12,23 +12,21 @@
  * Where a walk puts its segments. Every walk is made twice: first to count
  * (items NULL), then to fill, peer by peer; so no list has to grow and the
  * order by peer costs nothing. Segments come in the slot order of one side, so
- * those that go on are neighbours, and merge here.
+ * those that go on are neighbours, and merge here: the last one grows where it
+ * lies.
  */
 typedef struct sink {
     int64_t *first;     /* of each peer; while counting, [peer + 1] counts */
     cpl_segment *items; /* NULL: only count */
-    cpl_segment last;   /* still growing; length 0: none */
+    cpl_segment *last;
+    cpl_segment counted; /* the last one while counting; at first of no peer */
 } sink;
 
-static void flush(sink *to)
+static void start(sink *to, cpl_segment *items)
 {
-    if (to->last.length == 0)
-        return;
-    if (to->items == NULL)
-        to->first[to->last.peer + 1]++;
-    else
-        to->items[to->first[to->last.peer]++] = to->last;
-    to->last.length = 0;
+    to->items = items;
+    to->counted.peer = -1;
+    to->last = &to->counted;
 }
 
 static bool goes_on(const cpl_segment *last, const cpl_segment *next)
@@ -39,14 +37,17 @@ static bool goes_on(const cpl_segment *last, const cpl_segment *next)
            next->peer == last->peer;
 }
 
-static void emit(sink *to, cpl_segment segment)
+static inline void emit(sink *to, cpl_segment segment)
 {
-    if (to->last.length > 0 && goes_on(&to->last, &segment)) {
-        to->last.length += segment.length;
+    if (goes_on(to->last, &segment)) {
+        to->last->length += segment.length;
         return;
     }
-    flush(to);
-    to->last = segment;
+    if (to->items == NULL)
+        to->first[segment.peer + 1]++;
+    else
+        to->last = &to->items[to->first[segment.peer]++];
+    *to->last = segment;
 }
 
 /* ---- walks ---- */
@@ -230,7 +231,6 @@ static cpl_status walk_side(const cpli_ends *ends, int rank, bool is_send,
         status = walk_viewers(ends->view, rank, to);
     else
         status = walk_view(ends->view, rank, to);
-    flush(to);
     return status;
 }
 
@@ -287,6 +287,7 @@ static cpl_status count(const cpli_ends *ends, int rank, side *out)
 {
     int n_ranks = cpl_layout_n_ranks(ends->from);
     CPL_TRY(CPL_ALLOC(n_ranks + 1, &out->to.first));
+    start(&out->to, NULL);
     CPL_TRY(walk_side(ends, rank, out->is_send, &out->to));
     for (int peer = 0; peer < n_ranks; peer++)
         out->to.first[peer + 1] += out->to.first[peer];
@@ -298,7 +299,7 @@ static cpl_status fill(const cpli_ends *ends, int rank, cpl_segment *items,
                        side *out)
 {
     int64_t begin = 0;
-    out->to.items = items;
+    start(&out->to, items);
     CPL_TRY(walk_side(ends, rank, out->is_send, &out->to));
     /* The walk moved first[r] to the end of r's segments. */
     for (int peer = 0; peer < cpl_layout_n_ranks(ends->from); peer++) {

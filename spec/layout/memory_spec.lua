@@ -92,6 +92,32 @@ describe("a failing allocation", function()
         assert.equal(before, live_blocks())
     end)
 
+    it("leaks nothing in orders, given or found", function()
+        local before = live_blocks()
+        local stream = thd()
+        local near, options = layout(stream, "contiguous"), ffi.new "cpl_layout_options"
+        options.cp, options.near, options.node_size = 4, near, 2
+        local z, failures = create("cpl_layout", C.cpl_layout_destroy, C.cpl_layout_create,
+            "zigzag", stream, options)
+        assert.is_true(failures >= 20)
+        C.cpl_layout_destroy(ffi.gc(z, nil))
+        local cost, out = ffi.new("int64_t[4]", { 3, 1, 1, 3 }), ffi.new("int[2]", -7)
+        assert.is_true(sweep(function() return C.cpl_assign(2, cost, out) end,
+            function() return out[0] == -7 and out[1] == -7 end) >= 10)
+        assert.same({ 1, 0 }, { out[0], out[1] })
+        -- Refusals after memory was taken give it back too.
+        local box = ffi.new "cpl_layout *[1]"
+        options.order = ffi.new("int[4]", { 0, 1, 2, 3 })
+        assert.equal(C.CPL_INVALID, tonumber(C.cpl_layout_create("zigzag", stream, options, box)))
+        assert.equal("layout.zigzag: an order is either given or found near another layout",
+            ffi.string(C.cpl_last_error()))
+        options.near, options.order = nil, ffi.new("int[4]", { 0, 1, 1, 3 })
+        assert.equal(C.CPL_INVALID, tonumber(C.cpl_layout_create("zigzag", stream, options, box)))
+        C.cpl_layout_destroy(ffi.gc(near, nil))
+        C.cpl_stream_destroy(ffi.gc(stream, nil))
+        assert.equal(before, live_blocks())
+    end)
+
     it("leaks nothing in spans, work and chains", function()
         local before = live_blocks()
         local stream = thd()
@@ -135,6 +161,8 @@ describe("a failing allocation", function()
             { create("cpl_view", C.cpl_view_destroy, C.cpl_view_halo, z, 3, true) },
             { create("cpl_view", C.cpl_view_destroy, C.cpl_view_shift, z, 1) },
             { create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z, 0) },
+            { create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z, 5) },
+            { create("cpl_view", C.cpl_view_destroy, C.cpl_view_onto, z, c) },
         }
         local n, runs = ffi.new("int64_t[1]", -7), ffi.new "cpl_run[64]"
         for _, v in ipairs(made) do
