@@ -174,6 +174,15 @@ fi]]):format(folder, folder))
     end)
 end)
 
+describe("the build", function()
+    it("gives the shell no path inside its text, where a blank would cut it", function()
+        local text = command.read(command.root .. "/CMakeLists.txt")
+        local script = text:match 'COMMAND sh %-c (".-[^\\]")'
+        assert.truthy(script:find('\\"$0\\" -E', 1, true))
+        assert.is_nil(script:find("${", 1, true))
+    end)
+end)
+
 describe("the launcher of this checkout", function()
     it("starts in under a second when nothing changed", function()
         command.cplab { "--version" }
