@@ -2,9 +2,9 @@
 -- token.
 --
 -- Files come in the order of the paths given, a folder's files sorted by path, so the same files
--- give the same stream on every machine. Folders whose name begins with a dot stay out, and so do
--- files that were there already under another name. Positions count from 0 elsewhere; the lists
--- here are Lua lists.
+-- give the same stream on every machine. What a folder holds under a name that begins with a dot
+-- stays out, and so do files that were there already under another name. Positions count from 0
+-- elsewhere; the lists here are Lua lists.
 -- @module cplab.corpus
 -- @usage local c = corpus.load { paths = { "lua" }, budget = 2048, multiple = 8 }
 local args = require "cplab.check_args"
@@ -25,7 +25,6 @@ local function entry(folder, name)
     local path = folder:gsub("/+$", "") .. "/" .. name
     local attributes = lfs.attributes(path)
     if attributes and attributes.mode == "directory" then
-        if name:sub(1, 1) == "." then return nil end
         return { path = path, key = name .. "/", attributes = attributes }
     end
     return { path = path, key = name, attributes = attributes }
@@ -36,7 +35,7 @@ local function entries(folder)
     local ok, iterate, state = pcall(lfs.dir, folder)
     if not ok then return nil, "cannot be read" end
     for name in iterate, state do
-        if name ~= "." and name ~= ".." and name ~= ".git" then
+        if name:sub(1, 1) ~= "." then
             list[#list + 1] = entry(folder, name)
         end
     end
@@ -78,13 +77,34 @@ local function skip(self, path, reason)
     end
 end
 
---- Text that every machine has: the files of this checkout, and the licences of Debian.
--- @treturn table paths, those that are not there left out
-function M.default()
-    local paths = {}
-    for _, path in ipairs { environment.root(), "/usr/share/common-licenses" } do
-        if lfs.attributes(path) then paths[#paths + 1] = path end
+-- Sources of a checkout. The folders with short files stand first, so that a small budget holds
+-- several sequences; what lies in two of them is taken once.
+local source_folders = {
+    "core/trace", "kernels/axpby", "kernels", "core", "bindings", "lua", "experiments", "spec",
+}
+
+local function add_sources(paths, folder)
+    for _, item in ipairs(entries(folder) or {}) do
+        local mode = (item.attributes or {}).mode
+        if mode == "directory" then
+            add_sources(paths, item.path)
+        elseif mode == "file" and (item.path:find "%.[ch]$" or item.path:find "%.lua$") then
+            paths[#paths + 1] = item.path
+        end
     end
+end
+
+--- Text that every machine has: the sources of this checkout, and the licences of Debian. Nothing
+-- else that lies in the checkout counts.
+-- @tparam ?string root the checkout; else this one
+-- @treturn table paths, those that are not there left out
+function M.default(root)
+    local paths = {}
+    for _, folder in ipairs(source_folders) do
+        add_sources(paths, (root or environment.root()) .. "/" .. folder)
+    end
+    local licences = "/usr/share/common-licenses"
+    if lfs.attributes(licences) then paths[#paths + 1] = licences end
     return paths
 end
 

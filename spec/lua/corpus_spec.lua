@@ -70,6 +70,7 @@ describe("corpus.load", function()
         put("c", ("x"):rep(9000) .. "\0")
         lfs.mkdir(folder .. "/.hidden")
         put(".hidden/d", "no")
+        put(".config", "no")
         lfs.link(folder .. "/c", folder .. "/e", true)
         lfs.link(folder .. "/gone", folder .. "/f", true)
         local c = load { budget = 40000 }
@@ -128,4 +129,31 @@ describe("corpus.load", function()
                     bad == 1.5 and "" or " >= 1", bad))
         end)
     end
+end)
+
+describe("corpus.default", function()
+    it("takes the sources of a checkout alone, in the order of their folders", function()
+        folder = os.tmpname()
+        os.remove(folder)
+        assert(lfs.mkdir(folder))
+        finally(function() os.execute("rm -rf " .. folder) end)
+        os.execute(("cd %s && mkdir -p kernels/axpby core/trace lua"):format(folder))
+        for _, name in ipairs { "lua/a.lua", "core/a.c", "core/trace/t.h", "kernels/axpby/x.c",
+            "core/.a.c", "core/notes.txt", "core/a.c.orig", "stray.lua", ".b.lua" } do
+            put(name, "text")
+        end
+        local paths = corpus.default(folder)
+        if paths[#paths] == "/usr/share/common-licenses" then paths[#paths] = nil end
+        for i, path in ipairs(paths) do paths[i] = path:sub(#folder + 2) end
+        assert.same({ "core/trace/t.h", "kernels/axpby/x.c", "kernels/axpby/x.c", "core/a.c",
+            "core/trace/t.h", "lua/a.lua" }, paths)
+        assert.equal(4, #corpus.load { paths = corpus.default(folder), budget = 32,
+            multiple = 8 }.files)
+    end)
+
+    it("holds several sequences within a small budget", function()
+        local c = corpus.load { paths = corpus.default(), budget = 2048, multiple = 8 }
+        assert.is_true(#c.files >= 3)
+        assert.equal(2048, #c.tokens)
+    end)
 end)
