@@ -133,29 +133,49 @@ local function fill_in(self, options)
     local compared = options.reference
     options.iters = options.iters or not compared and self.options.iters or 1
     options.warmup = options.warmup or not compared and self.options.warmup or 0
-    local goes_on = options.iters + options.warmup > 1
-        and (options.optimizer ~= nil or steps.vary(self))
-    if compared and goes_on then
+    if compared and options.iters > 1 and (options.optimizer or steps.vary(self)) then
         error(("lab:step: reference compares the first step; with an optimizer, or a stream for "
-            .. "each step, iters must be 1 and warmup 0 (got %d, %d)"):format(options.iters,
-            options.warmup), 3)
+            .. "each step, iters must be 1 (got %d)"):format(options.iters), 3)
     end
-    options.backward = options.backward or options.optimizer ~= nil or compared
+    if options.backward == nil then
+        options.backward = options.optimizer ~= nil or compared or false
+    elseif not options.backward and options.optimizer then
+        error("lab:step: an optimizer needs backward, which is false", 3)
+    end
     return options
+end
+
+-- Collective. Ranks that ask for different steps would train different models.
+local function agree(self, options)
+    local words = {}
+    for name, value in pairs(options) do
+        words[#words + 1] = name .. "=" .. (type(value) == "number" and ("%.17g"):format(value)
+            or tostring(value))
+    end
+    table.sort(words)
+    local text = table.concat(words, " ")
+    -- 52 bits are exact in a double; the maximum and the minimum are equal if all are.
+    local hash = tonumber(C.cpl_hash(0, text, #text) % 2 ^ 52)
+    local votes = ffi.new("double[2]", hash, -hash)
+    clib.check(C.cpl_comm_max(self.comm, votes, 2))
+    if votes[0] ~= -votes[1] then
+        error(("lab:step: the ranks ask for different steps; rank %d: %s"):format(self.rank, text),
+            3)
+    end
 end
 
 --- Collective. Runs steps from the model's initial parameters and returns their metrics, which
 -- also become those of the case.
--- @tparam table options iters (1), warmup (0), backward, optimizer ("sgd"), lr, reference
--- (compare with one rank: parity), trace (token tracing). `losses` lists the loss of each.
+-- @tparam table options iters (1), warmup (0; leaves nothing behind), backward, optimizer
+-- ("sgd"), lr, reference (compare with one rank: parity), trace (token tracing). `losses` lists the
+-- loss of each.
 function Lab:step(options)
     options = merge({}, options or {})
     check_options("step", options, STEP)
     need_stack(self, "step")
-    fill_in(self, options)
+    agree(self, fill_in(self, options))
     local traced = options.trace or self.options.trace_tokens or false
     local key = options.reference and references.parity(self)
-    self.stack.parameters:draw(self.model.seed)
     C.cpl_memory_reset_peak()
     local run = steps.run(self, options, traced)
     local result = merge(metrics.structure(run.stack), metrics.counts(run.stack))

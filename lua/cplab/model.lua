@@ -7,6 +7,7 @@
 --   gdn = { key_heads = 2, value_heads = 4, key_dim = 32, value_dim = 32, conv = 4 },
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
+local layers = require "cplab.layers"
 local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
 
@@ -34,11 +35,43 @@ local GDN = {
 local MLP = { width = "integer" }
 local DTYPES = { "f64", "f32" }
 local ROUTES = { "prebuilt", "lazy" }
+local MAX_SIZE = 2 ^ 31 - 1 -- sizes are ints in C
 
+-- Sizes that are given must be positive and fit into an int; which go together, C knows.
+local function check_sizes(who, t, fields, level)
+    for name, kind in pairs(fields) do
+        if kind:match "^integer" and name ~= "seed" and name ~= "rotary_dim" and t[name] then
+            args.integer(who, name, t[name], 1, MAX_SIZE, level + 1)
+        end
+    end
+end
+
+-- A layer that says where it may run is held to it; "any", the default, is everywhere.
+local function check_layouts(kind, allowed, runs_in, level)
+    if allowed == nil or allowed == "any" then return end
+    local who = "model." .. kind
+    local list = type(allowed) == "table" and allowed or { allowed }
+    for _, name in ipairs(list) do
+        args.one_of(who, "layout", name, policies.layout_names, level + 1)
+        if name == runs_in then return end
+    end
+    error(("%s: runs in %s, which is not among its layouts (%s)"):format(who, runs_in,
+        table.concat(list, ", ")), level + 1)
+end
+
+-- Makes the layers once, so that sizes which do not go together are refused here.
+local function try_layers(model, level)
+    for _, kind in ipairs { "gqa", "gdn" } do
+        if model[kind] then
+            layers.create(kind, layers.mixer_config(model, kind), model.dtype, level + 1)
+        end
+    end
+end
 
 -- A quarter of the head rotates, as in Qwen3-Next; the number of rotated dims is even.
 local function gqa_config(t, level)
     args.fields("model.gqa", t, GQA, level + 1)
+    check_sizes("model.gqa", t, GQA, level + 1)
     args.one_of("model.gqa", "cp_mode", t.cp_mode or "gather", { "gather" }, level + 1)
     return {
         heads = t.heads, kv_heads = t.kv_heads, head_dim = t.head_dim,
@@ -49,6 +82,7 @@ end
 
 local function gdn_config(t, level)
     args.fields("model.gdn", t, GDN, level + 1)
+    check_sizes("model.gdn", t, GDN, level + 1)
     args.one_of("model.gdn", "cp_mode", t.cp_mode or "chunkwise", { "chunkwise" }, level + 1)
     return {
         key_heads = t.key_heads, value_heads = t.value_heads,
@@ -70,6 +104,8 @@ end
 -- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps
 function M.new(t)
     args.fields("model", t, FIELDS, 2)
+    check_sizes("model", t, FIELDS, 2)
+    args.integer("model", "seed", t.seed or 0, 0, nil, 2)
     if not schedules.is(t.schedule) then
         error("model: schedule must come from cplab.schedule.ratio, list or pattern", 2)
     end
@@ -81,8 +117,9 @@ function M.new(t)
     end
     if t.mlp then
         args.fields("model.mlp", t.mlp, MLP, 2)
+        check_sizes("model.mlp", t.mlp, MLP, 2)
     end
-    return setmetatable({
+    local model = setmetatable({
         schedule = t.schedule,
         policy = policies.resolve(t.policy, 2),
         hidden = t.hidden,
@@ -96,6 +133,11 @@ function M.new(t)
         routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, 2),
         eps = t.eps or 1e-6,
     }, Model)
+    for _, kind in ipairs { "gqa", "gdn" } do
+        check_layouts(kind, t[kind] and t[kind].layouts, model.policy[kind], 2)
+    end
+    try_layers(model, 2)
+    return model
 end
 
 --- Whether a value is a model.

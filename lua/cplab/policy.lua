@@ -18,9 +18,9 @@ M.triples = {
 }
 M.names = { "zigzag", "contiguous", "mirror", "balanced", "native" }
 
--- The layouts that a triple may name: those that follow from stream and group; balanced stays
+--- The layouts that a triple may name: those that follow from stream and group; balanced stays
 -- near to where the model lives.
-local LAYOUTS = { "contiguous", "zigzag", "mirror", "balanced" }
+M.layout_names = { "contiguous", "zigzag", "mirror", "balanced", "snake", "striped" }
 
 local BLOCK = 64
 
@@ -39,7 +39,7 @@ function M.resolve(policy, level)
         error("policy: expected a name or three layouts { model, gqa, gdn }", level)
     end
     for _, name in ipairs(triple) do
-        args.one_of("policy", "layout", name, LAYOUTS, level)
+        args.one_of("policy", "layout", name, M.layout_names, level)
     end
     return {
         name = type(policy) == "string" and policy or table.concat(triple, "/"),

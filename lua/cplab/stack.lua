@@ -5,6 +5,7 @@
 -- @classmod cplab.stack
 local clib = require "clib"
 local conversion = require "cplab.conversion"
+local layers = require "cplab.layers"
 local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
 local rows = require "cplab.rows"
@@ -20,33 +21,15 @@ local check = clib.check
 
 -- ---- building ------------------------------------------------------------------
 
-local function make_layer(self, name, layout, create, config_type, config)
-    local c_config = ffi.new(config_type, config)
-    local ptr = clib.create("cpl_layer", C.cpl_layer_destroy, 1, create, c_config,
-        clib.dtypes[self.dtype])
-    local layer = { name = name, ptr = ptr, layout = layout }
+local function make_layer(self, name, layout, kind, config)
+    local layer = { name = name, layout = layout, ptr = layers.create(kind, config, self.dtype) }
     self.layers[#self.layers + 1] = layer
     return layer
 end
 
 local function make_norm(self, name)
-    return make_layer(self, name, self.layouts.live, C.cpl_layer_norm, "cpl_norm_config",
+    return make_layer(self, name, self.layouts.live, "norm",
         { hidden = self.model.hidden, eps = self.model.eps })
-end
-
-local MIXERS = {
-    gqa = { create = C.cpl_layer_gqa, config = "cpl_gqa_config" },
-    gdn = { create = C.cpl_layer_gdn, config = "cpl_gdn_config" },
-}
-
-local function make_mixer(self, name, kind)
-    local config = { hidden = self.model.hidden, eps = self.model.eps }
-    for field, value in pairs(self.model[kind]) do
-        config[field] = value
-    end
-    local mixer = MIXERS[kind]
-    return make_layer(self, name .. "." .. kind, self.layouts[kind], mixer.create, mixer.config,
-        config)
 end
 
 local function make_block(self, i, kind)
@@ -54,28 +37,27 @@ local function make_block(self, i, kind)
     local block = {
         index = i, kind = kind, name = name .. "." .. kind,
         norm = make_norm(self, name .. ".norm1"),
-        mixer = make_mixer(self, name, kind),
+        mixer = make_layer(self, name .. "." .. kind, self.layouts[kind], kind,
+            layers.mixer_config(model, kind)),
     }
     if model.mlp then
         block.mlp_norm = make_norm(self, name .. ".norm2")
-        block.mlp = make_layer(self, name .. ".mlp", self.layouts.live, C.cpl_layer_mlp,
-            "cpl_mlp_config", { hidden = model.hidden, width = model.mlp.width })
+        block.mlp = make_layer(self, name .. ".mlp", self.layouts.live, "mlp",
+            { hidden = model.hidden, width = model.mlp.width })
     end
     return block
 end
 
 local function make_layers(self)
     local model = self.model
-    local ends = function(name, create, from, to)
-        return make_layer(self, name, self.layouts.live, create, "cpl_linear_config",
-            { ["in"] = from, out = to })
-    end
-    self.embedding = ends("embedding", C.cpl_layer_embedding, model.vocab, model.hidden)
+    self.embedding = make_layer(self, "embedding", self.layouts.live, "embedding",
+        { ["in"] = model.vocab, out = model.hidden })
     for i, layer in ipairs(model.schedule.layers) do
         self.blocks[i] = make_block(self, i - 1, layer.kind)
     end
     self.final_norm = make_norm(self, "final_norm")
-    self.head = ends("head", C.cpl_layer_linear, model.hidden, model.vocab)
+    self.head = make_layer(self, "head", self.layouts.live, "linear",
+        { ["in"] = model.hidden, out = model.vocab })
 end
 
 -- Layers that run in one layout share a place, and with it their routes.
@@ -133,11 +115,6 @@ end
 -- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), faults
 -- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift = })
 function M.new(t)
-    local batch = tonumber(C.cpl_stream_batch(t.stream._ptr))
-    if batch > 1 then
-        error(("stack: an sbhd stream with batch %d; the layers of this build run batch 1"):format(
-            batch), 0)
-    end
     local self = setmetatable({
         model = t.model, stream = t.stream, comm = t.comm, dtype = t.model.dtype,
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),

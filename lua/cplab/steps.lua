@@ -6,6 +6,7 @@
 local clib = require "clib"
 local measure = require "cplab.measure"
 local stacks = require "cplab.stack"
+local streams = require "cplab.stream"
 local C, ffi = clib.C, clib.ffi
 
 local M = {}
@@ -13,8 +14,13 @@ local M = {}
 --- What stream(case, step) of an experiment returns, checked.
 function M.make_stream(experiment, case, step)
     local stream = experiment.stream(case, step)
-    if type(stream) ~= "table" or stream._ptr == nil then
+    if not streams.is(stream) then
         error("lab: stream(case) must return a cplab.stream", 0)
+    end
+    local batch = tonumber(C.cpl_stream_batch(stream._ptr))
+    if batch > 1 then
+        error(("lab: an sbhd stream with batch %d; the layers of this build run batch 1"):format(
+            batch), 0)
     end
     return stream
 end
@@ -68,7 +74,15 @@ local function add_trace(trace)
     trace.wrong_rows = trace.wrong_rows + wrong
 end
 
---- Collective. Runs warm-up steps and then the measured ones.
+-- Warm-up leaves nothing behind: its steps are all step 0, and the parameters are drawn again.
+local function warm_up(lab, options)
+    for _ = 1, options.warmup do
+        M.stack_at(lab, 0):step(options)
+    end
+    M.stack_at(lab, 0).parameters:draw(lab.model.seed)
+end
+
+--- Collective. Runs warm-up steps and then the measured ones, from the initial parameters.
 -- @tparam table lab
 -- @tparam table options iters, warmup, backward, optimizer, lr
 -- @tparam boolean traced
@@ -77,16 +91,14 @@ end
 function M.run(lab, options, traced)
     local run = { records = {}, losses = {},
         trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" } }
-    for i = 1 - options.warmup, options.iters do
-        run.stack = M.stack_at(lab, i + options.warmup - 1)
+    warm_up(lab, options)
+    for i = 1, options.iters do
+        run.stack = M.stack_at(lab, i - 1)
         run.stack:set_trace(traced)
-        local record, loss = measure.iteration(run.stack, function()
+        run.records[i], run.losses[i] = measure.iteration(run.stack, function()
             return run.stack:step(options)
         end)
         add_trace(run.trace)
-        if i >= 1 then
-            run.records[i], run.losses[i] = record, loss
-        end
     end
     return run
 end

@@ -66,7 +66,7 @@ local function check_tokens(who, tokens, n, level)
         error(("%s: %d tokens for %.0f positions and columns"):format(who, #tokens, n), level + 1)
     end
     if type(tokens) == "table" then
-        args.integers(who, "tokens", tokens, nil, nil, level + 1)
+        args.integers(who, "tokens", tokens, 0, 2 ^ 31 - 1, level + 1)
     end
 end
 

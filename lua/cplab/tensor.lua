@@ -37,6 +37,16 @@ function M.zeros(shape, dtype)
     return (create("tensor.zeros", shape, dtype or "f64", 2))
 end
 
+local LIMITS = { i32 = 2 ^ 31, i64 = 2 ^ 63 }
+
+-- Storing what an integer type cannot hold would give another number without a word.
+local function check_range(dtype, i, x)
+    local limit = LIMITS[dtype]
+    if limit and not (x >= -limit and x < limit) then
+        error(("tensor.from: entry %d is %s, beyond %s"):format(i, args.show(x), dtype), 3)
+    end
+end
+
 --- A tensor of the numbers of a flat list, row-major.
 -- @tparam {number,...} list as many as the shape holds; rounded to the dtype
 -- @tparam {int,...} shape
@@ -54,6 +64,7 @@ function M.from(list, shape, dtype)
         if type(list[i]) ~= "number" then
             error(("tensor.from: entry %d is %s, not a number"):format(i, args.show(list[i])), 2)
         end
+        check_range(tensor:dtype(), i, list[i])
         C.cpl_dtype_store(tensor._ptr.dtype, tensor._ptr.data, i - 1, list[i])
     end
     return tensor

@@ -44,6 +44,40 @@ describe("model", function()
             { schedule = {} })
     end)
 
+    it("knows which sizes go together, and how large a size is", function()
+        local function refused(message, kind, changes)
+            local t = fields()
+            for name, value in pairs(changes) do
+                if kind then t[kind][name] = value else t[name] = value end
+            end
+            local ok, got = pcall(function() return cplab.model(t) end)
+            assert.is_false(ok)
+            assert.equal(message, (got:gsub("^.-model_spec%.lua:%d+: ", "")))
+        end
+        refused("gqa: 3 heads, not a multiple of kv_heads = 2", "gqa", { heads = 3, kv_heads = 2 })
+        refused("gdn: 2 value_heads, not a multiple of key_heads = 3", "gdn", { key_heads = 3 })
+        refused("gdn: chunk 65 is not in 1 to 64", "gdn", { chunk = 65 })
+        refused("model.gqa: heads must be an integer in 1 .. 2147483647 (got 0)", "gqa",
+            { heads = 0 })
+        refused("model: vocab must be an integer in 1 .. 2147483647 (got 10000000000)", nil,
+            { vocab = 1e10 })
+        refused("model: seed must be an integer >= 0 (got -1)", nil, { seed = -1 })
+    end)
+
+    it("holds a kind of layer to the layouts that it may run in", function()
+        local t = fields()
+        t.gqa.layouts = { "mirror", "zigzag" }
+        assert.equal("zigzag", cplab.model(t).policy.gqa)
+        t.gqa.layouts = "any"
+        assert.equal("zigzag", cplab.model(t).policy.gqa)
+        t.gqa.layouts = { "contiguous" }
+        assert.has_error(function() cplab.model(t) end,
+            "model.gqa: runs in zigzag, which is not among its layouts (contiguous)")
+        t.gqa.layouts = { "zigzak" }
+        assert.has_error(function() cplab.model(t) end,
+            'model.gqa: unknown layout "zigzak"; did you mean "zigzag"?')
+    end)
+
     it("needs the sizes of the kinds in its schedule", function()
         local t = fields { schedule = cplab.schedule.list { "gdn" } }
         t.gdn = nil

@@ -85,7 +85,7 @@ describe("policy", function()
             'policy: unknown policy "mirrow"; did you mean "mirror"?')
         assert.has_error(function() policy.resolve { "zigzag", "spiral", "contiguous" } end,
             'policy: unknown layout "spiral"; there are contiguous, zigzag, mirror, '
-                .. "balanced")
+                .. "balanced, snake, striped")
         assert.has_error(function() policy.resolve { "zigzag" } end,
             "policy: expected a name or three layouts { model, gqa, gdn }")
     end)

@@ -35,14 +35,21 @@ describe("lab", function()
         assert.is_true(result.answers[1].losses[3] < result.answers[1].losses[1])
     end)
 
-    it("runs warm-up steps like any other, and leaves them out of what it returns", function()
-        local training = { iters = 4, optimizer = "sgd", lr = 0.5 }
-        local warmed = { iters = 2, warmup = 2, optimizer = "sgd", lr = 0.5 }
-        local answers = assert(run(2, { { "step", training }, { "step", warmed } })).answers
-        local all, kept = answers[1].losses, answers[2].losses
-        assert.same({ all[3], all[4] }, { kept[1], kept[2] })
-        assert.equal(2, #kept)
-        assert.equal(kept[2], answers[2].loss)
+    it("warms up without a trace: training starts from the initial parameters", function()
+        local training = { iters = 2, optimizer = "sgd", lr = 0.5 }
+        local warmed = { iters = 2, warmup = 3, optimizer = "sgd", lr = 0.5 }
+        local answers = assert(run(2, { { "step", training }, { "step", warmed },
+            { "step", { warmup = 2, reference = true } } })).answers
+        assert.same(answers[1].losses, answers[2].losses)
+        assert.equal(answers[2].losses[2], answers[2].loss)
+        assert.is_true(answers[3].parity_grad <= 1e-12)
+    end)
+
+    it("compares outputs alone where backward is false", function()
+        local m = assert(run(2, { { "step", { backward = false, reference = true } } })).answers[1]
+        assert.is_true(m.parity_fwd <= 1e-12)
+        assert.is_nil(m.parity_grad)
+        assert.equal(0, m.conversions_bwd)
     end)
 
     it("keeps the parity of the traced step and the times of the later ones", function()
@@ -87,6 +94,8 @@ describe("lab", function()
         end
         refused('lab:step: unknown field "iter"; did you mean "iters"?',
             { "step", { iter = 3 } })
+        refused("lab:step: an optimizer needs backward, which is false",
+            { "step", { optimizer = "sgd", lr = 1, backward = false } })
         refused("lab:step: optimizer 'sgd' needs lr", { "step", { optimizer = "sgd" } })
         refused('lab:step: unknown optimizer "sgdd"; did you mean "sgd"?',
             { "step", { optimizer = "sgdd", lr = 1 } })
@@ -95,6 +104,13 @@ describe("lab", function()
             { "reference", { trace = true } })
         refused("lab:check: the bound of 'x' must be a number or { equals = number }",
             { "check", "x", 1, "2" })
+    end)
+
+    it("refuses steps that differ between ranks", function()
+        local result, message = run(2, { { "step_by_rank" } })
+        assert.is_nil(result)
+        assert.truthy(message:find("lab:step: the ranks ask for different steps; rank %d: "
+            .. "backward=true iters=1 lr=0.1%d* optimizer=sgd"), message)
     end)
 
     it("converts and gathers tensors of the script", function()

@@ -41,7 +41,7 @@ describe("a stream for each step", function()
             calls = { { "step", { reference = true, iters = 2 } } } }
         assert.is_nil(result)
         assert.truthy(message:find("lab:step: reference compares the first step; with an "
-            .. "optimizer, or a stream for each step, iters must be 1 and warmup 0 (got 2, 0)", 1,
+            .. "optimizer, or a stream for each step, iters must be 1 (got 2)", 1,
             true), message)
     end)
 end)
@@ -72,7 +72,7 @@ describe("steps", function()
     it("refuse to compare trained parameters with the first step", function()
         local _, message = one_stream { { "step", { reference = true, iters = 2,
             optimizer = "sgd", lr = 0.1 } } }
-        assert.truthy(message:find("iters must be 1 and warmup 0 (got 2, 0)", 1, true), message)
+        assert.truthy(message:find("iters must be 1 (got 2)", 1, true), message)
     end)
 
     it("take --iters for training and for its reference alike, not for a comparison", function()
@@ -88,15 +88,13 @@ describe("steps", function()
         function()
             local _, message = labs.run { stream = { seqlen = 32, batch = 2 }, cp = 2,
                 model = labs.model(), calls = { { "step", {} } } }
-            assert.truthy(message:find("stack: an sbhd stream with batch 2; the layers of this "
+            assert.truthy(message:find("lab: an sbhd stream with batch 2; the layers of this "
                 .. "build run batch 1", 1, true), message)
-            for token, text in pairs { [-1] = "token -1", [17] = "token 17" } do
-                local tokens = {}
-                for i = 1, 16 do tokens[i] = i == 7 and token or 3 end
-                _, message = labs.run { stream = { lengths = { 16 }, tokens = tokens }, cp = 2,
-                    model = labs.model(), calls = { { "step", {} } } }
-                assert.truthy(message:find("stack: " .. text .. " at position 6, vocabulary of 17",
-                    1, true), message)
-            end
+            local tokens = {}
+            for i = 1, 16 do tokens[i] = i == 7 and 17 or 3 end
+            _, message = labs.run { stream = { lengths = { 16 }, tokens = tokens }, cp = 2,
+                model = labs.model(), calls = { { "step", {} } } }
+            assert.truthy(message:find("stack: token 17 at position 6, vocabulary of 17", 1, true),
+                message)
         end)
 end)

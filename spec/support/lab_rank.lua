@@ -2,7 +2,8 @@
 -- The payload: stream { lengths, real, tokens } or { seqlen }, or streams, a list of which step i
 -- takes the one at i mod n; model { pattern, layers, ... },
 -- cp, options of the lab, and calls { { method, argument, ... }, ... } on it. The call
--- "convert_and_gather" moves rows that hold their own position and brings them back together.
+-- "convert_and_gather" moves rows that hold their own position and brings them back together;
+-- "step_by_rank" asks for another step on each rank.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -31,6 +32,10 @@ function own.convert_and_gather(lab, from, to)
     end
     local rows = cplab.tensor.from(values, { #values / 2, 2 }, "f64")
     return lab:gather(lab:convert(rows, from, to), to):totable()
+end
+
+function own.step_by_rank(lab)
+    return lab:step { optimizer = "sgd", lr = 0.1 + lab.rank }
 end
 
 return function(comm, payload)

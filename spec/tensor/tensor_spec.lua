@@ -9,6 +9,18 @@ local function tensor(dtype, ...)
         clib.dtypes[dtype], select("#", ...), shape, nil)
 end
 
+describe("tensor.from", function()
+    it("refuses what an integer type cannot hold", function()
+        local from = require("cplab.tensor").from
+        assert.same({ 2 ^ 31 - 1 }, from({ 2 ^ 31 - 1 }, { 1 }, "i32"):totable())
+        for _, value in ipairs { 2 ^ 31, -2 ^ 31 - 1, 0 / 0, math.huge } do
+            assert.has_error(function() from({ value }, { 1 }, "i32") end)
+        end
+        local _, message = pcall(from, { 1, 2 ^ 40 }, { 2 }, "i32")
+        assert.truthy(message:find("tensor.from: entry 2 is 1099511627776, beyond i32", 1, true))
+    end)
+end)
+
 describe("a tensor", function()
     it("is copied to one of the same dtype, dimensions and shape alone", function()
         local src = tensor("f64", 2, 3)

@@ -1,0 +1,40 @@
+--- The C layers of a model: one place that knows their constructors and configurations.
+-- @module cplab.layers
+local clib = require "clib"
+local C, ffi = clib.C, clib.ffi
+
+local M = {}
+
+local KINDS = {
+    gqa = { C.cpl_layer_gqa, "cpl_gqa_config" },
+    gdn = { C.cpl_layer_gdn, "cpl_gdn_config" },
+    mlp = { C.cpl_layer_mlp, "cpl_mlp_config" },
+    norm = { C.cpl_layer_norm, "cpl_norm_config" },
+    embedding = { C.cpl_layer_embedding, "cpl_linear_config" },
+    linear = { C.cpl_layer_linear, "cpl_linear_config" },
+}
+
+--- Makes a layer; the C core knows which sizes go together.
+-- @tparam string kind
+-- @tparam table config the fields of its configuration
+-- @tparam string dtype
+-- @tparam ?number level whom an error blames
+-- @return a `cpl_layer *`
+function M.create(kind, config, dtype, level)
+    local create, ctype = unpack(KINDS[kind])
+    return (clib.create("cpl_layer", C.cpl_layer_destroy, (level or 1) + 1, create,
+        ffi.new(ctype, config), clib.dtypes[dtype]))
+end
+
+--- The configuration of a model's mixer.
+-- @tparam table model hidden, eps and a table of sizes under `kind`
+-- @tparam string kind "gqa" or "gdn"
+function M.mixer_config(model, kind)
+    local config = { hidden = model.hidden, eps = model.eps }
+    for name, value in pairs(model[kind]) do
+        config[name] = value
+    end
+    return config
+end
+
+return M
