@@ -202,6 +202,14 @@ local function version()
     return 0
 end
 
+-- What cannot be shown is no success: buffered text reaches its end only here.
+local function finish(status)
+    local ok, message = io.stdout:flush()
+    if ok then return status end
+    say("cannot write standard output: " .. message)
+    return 2
+end
+
 --- Carries a command line out.
 -- @tparam table words the words after the program's name
 -- @treturn number exit status
@@ -212,12 +220,12 @@ function M.main(words)
         say(arguments:gsub("\nDid you", "; did you"):gsub("\n", " ") .. " (see ./cplab --help)")
         return 2
     end
-    if arguments.version then return version() end
+    if arguments.version then return finish(version()) end
     if not arguments.command then
         io.stderr:write(parser:get_help(), "\n")
         return 2
     end
-    return commands[arguments.command](arguments)
+    return finish(commands[arguments.command](arguments))
 end
 
 return M

@@ -6,7 +6,12 @@
 -- (see cplab.json). Files open before the first case and get one write a finished line, so a file
 -- that was cut off misses at most the end of its last line.
 -- @module cplab.results
+local lfs = require "lfs"
+
+local clib = require "clib"
 local json = require "cplab.json"
+
+clib.ffi.cdef "int truncate(const char *path, long length);"
 
 local M = {}
 
@@ -151,9 +156,57 @@ local function open(path, mode)
     return file
 end
 
+-- Where a chain of links ends, whether or not something is there.
+local function target_of(path)
+    for _ = 1, 40 do -- as many as the kernel follows
+        local to = lfs.symlinkattributes(path, "target")
+        if not to then break end
+        path = to:sub(1, 1) == "/" and to or (path:match "^.*/" or "") .. to
+    end
+    return path
+end
+
+-- One text for one file, by whatever name; nil for what many may share, such as /dev/null.
+local function identity(path)
+    local there = lfs.attributes(path)
+    if there and there.mode ~= "file" then return nil end
+    if there then return there.dev .. ":" .. there.ino end
+    local folder, name = target_of(path):match "^(.-)([^/]*)$"
+    local above = lfs.attributes(folder == "" and "." or folder)
+    return above and ("%s:%s/%s"):format(above.dev, above.ino, name)
+end
+
+--- Checks that outputs are files, and neither the script nor one another. Opens nothing.
+-- @tparam table outputs list of { option, path }
+-- @tparam string script
+-- @treturn ?boolean
+-- @treturn ?string the sentence
+function M.distinct(outputs, script)
+    local seen, the_script = {}, identity(script)
+    for _, output in ipairs(outputs) do
+        local option, path = output[1], output[2]
+        if path == "-" then
+            return nil, ("run: %s takes a file; standard output is the table's"):format(option)
+        end
+        local id = identity(path)
+        if id and id == the_script then
+            return nil, ("run: %s %s would overwrite the script"):format(option, path)
+        end
+        if id and seen[id] then
+            return nil, ("run: %s and %s name the same file, %s"):format(seen[id], option, path)
+        end
+        if id then seen[id] = option end
+    end
+    return true
+end
+
+-- Writes a text, or leaves the file as it was, as far as it can be shortened.
 local function write(file, path, text)
+    local size = file:seek "end"
     local ok, message = file:write(text)
-    if not ok then error(("results: cannot write %s: %s"):format(path, message), 0) end
+    if ok then return true end
+    if size then clib.ffi.C.truncate(path, size) end
+    return nil, ("results: cannot write %s: %s"):format(path, message)
 end
 
 --- Checks that every path can be written and leaves no trace of the attempt.
@@ -161,12 +214,7 @@ end
 -- @treturn ?boolean
 -- @treturn ?string the sentence
 function M.writable(paths)
-    for i, path in ipairs(paths) do
-        for j = 1, i - 1 do
-            if paths[j] == path then
-                return nil, ("results: %s is named for two outputs"):format(path)
-            end
-        end
+    for _, path in ipairs(paths) do
         local existing = io.open(path, "rb")
         if existing then existing:close() end
         local file, message = open(path, "ab")
@@ -185,8 +233,12 @@ local function cut(path, bytes)
     if #text == bytes then return true end
     local part, message = open(path .. ".part", "wb")
     if not part then return nil, message end
-    write(part, path, text:sub(1, bytes))
+    local ok, problem = write(part, path .. ".part", text:sub(1, bytes))
     part:close()
+    if not ok then
+        os.remove(path .. ".part")
+        return nil, problem
+    end
     return os.rename(path .. ".part", path)
 end
 
@@ -262,13 +314,22 @@ function M.csv(path, case_keys, extra)
         for i, name in ipairs(names) do cells[n + 2 + i] = (result.metrics or {})[name] end
         return csv_line(cells, #header)
     end
-    write(file, path, csv_line(header, #header) .. "\n")
+    local ok, problem = write(file, path, csv_line(header, #header) .. "\n")
+    if not ok then
+        sink:close()
+        return nil, problem
+    end
     return sink
 end
 
---- Writes one finished result, in one write.
+--- Writes one finished result, in one write. After a failure nothing more is written.
+-- @treturn ?boolean
+-- @treturn ?string the sentence, once
 function Sink:put(result, axes)
-    write(self._file, self._path, self.text(result, axes) .. "\n")
+    if self.failed then return nil end
+    local ok, message = write(self._file, self._path, self.text(result, axes) .. "\n")
+    self.failed = not ok
+    return ok, message
 end
 
 --- Closes the file; twice is harmless.

@@ -63,11 +63,17 @@ local function extra_metrics(chosen)
     return extra
 end
 
+local function named_outputs(arguments)
+    local outputs = {}
+    for _, name in ipairs { "json", "csv" } do
+        if arguments[name] then outputs[#outputs + 1] = { "--" .. name, arguments[name] } end
+    end
+    return outputs
+end
+
 local function open_outputs(chosen, arguments)
     local paths = {}
-    for _, path in ipairs { arguments.json or false, arguments.csv or false } do
-        if path then paths[#paths + 1] = path end
-    end
+    for i, output in ipairs(named_outputs(arguments)) do paths[i] = output[2] end
     local ok, message = results.writable(paths)
     if not ok then return nil, message end
     local outputs = { old = {} }
@@ -138,20 +144,33 @@ local function one_case(chosen, case, state)
     return result, false
 end
 
+-- A full disk ends a file, not the sweep.
+local function put(outputs, result, is_old, chosen, bar)
+    for _, sink in ipairs(outputs) do
+        if not (is_old and sink == outputs.json) then
+            local _, message = sink:put(result, chosen.axes)
+            if message then
+                bar:clear()
+                say(message)
+                outputs.failed = true
+            end
+        end
+    end
+end
+
 local function run_all(chosen, outputs, state)
     local all = {}
     for i, case in ipairs(chosen.cases) do
         local result, is_old = one_case(chosen, case, state)
         all[i] = result
-        for _, sink in ipairs(outputs) do
-            if not (is_old and sink == outputs.json) then sink:put(result, chosen.axes) end
-        end
+        put(outputs, result, is_old, chosen, state.bar)
     end
     state.bar:clear()
     return all
 end
 
-local function verdict(all)
+local function verdict(all, outputs)
+    if outputs.failed then return 2 end
     local counts = report.count(all)
     return counts.failed + counts.error > 0 and 1 or 0
 end
@@ -170,7 +189,7 @@ local function execute(chosen, arguments)
         axes = chosen.axes, columns = chosen.script.report, colour = M.colour(),
     })
     io.stdout:write(table.concat(lines, "\n"), "\n")
-    return verdict(all)
+    return verdict(all, outputs)
 end
 
 --- Runs an experiment as the command line asks.
@@ -181,6 +200,8 @@ function M.run(arguments)
         say "run: --resume needs --json FILE"
         return 2
     end
+    local distinct, clash = results.distinct(named_outputs(arguments), arguments.file)
+    if not distinct then say(clash) return 2 end
     local chosen, message = selection.new(arguments)
     if not chosen then say(message) return 2 end
     require("cplab.corpus").notify = say

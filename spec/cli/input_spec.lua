@@ -58,6 +58,15 @@ describe("cplab run refuses", function()
         refuses({ sweep, "--set", "dtype=bf16" }, "dtype bf16: the cpu computes in f64 and f32")
     end)
 
+    it("an output that is the script, and leaves it as it was", function()
+        local path = script(demo .. "}")
+        local before = command.read(path)
+        assert.same({ status = 2, out = "",
+            err = ("cplab: run: --json %s would overwrite the script\n"):format(path) },
+            command.cplab { "run", path, "--json", path })
+        assert.equal(before, command.read(path))
+    end)
+
     it("--resume without a file", function()
         assert.same({ status = 2, out = "", err = "cplab: run: --resume needs --json FILE\n" },
             command.cplab { "run", script(demo .. "}"), "--resume" })

@@ -141,6 +141,51 @@ skipped: cp=3 mode=left out: by choice
     end)
 end)
 
+describe("cplab run without room", function()
+    before_each(function()
+        folder = command.folder()
+        script = command.write(folder .. "/modes.lua", text)
+    end)
+    after_each(function() command.remove(folder) end)
+
+    -- One run with a limit on the size of files, in blocks of 1,024 bytes.
+    local function limited(blocks, words)
+        return command.shell(("trap '' XFSZ; ulimit -f %d; %s/cplab run %s --only mode=good %s")
+            :format(blocks, command.root, script, words))
+    end
+
+    it("prints the table, and says which file is not whole", function()
+        local result = run { "--only", "mode=good", "--json", "/dev/full" }
+        assert.equal(2, result.status)
+        assert.truthy(result.out:find "\n2 cases: 2 passed, 0 failed, 0 skipped\n$")
+        local _, n = result.err:gsub("cplab: results: cannot write /dev/full: "
+            .. "No space left on device\n", "")
+        assert.equal(1, n)
+    end)
+
+    it("leaves whole lines behind", function()
+        local path = folder .. "/out.jsonl"
+        local result = limited(1, "--json " .. path)
+        assert.equal(2, result.status)
+        assert.truthy(result.out:find "\n2 cases: 2 passed, 0 failed, 0 skipped\n$")
+        assert.truthy(result.err:find("cannot write " .. path .. ": File too large\n", 1, true))
+        assert.truthy(("\n" .. command.read(path)):find "\n$")
+    end)
+
+    it("does not pass where standard output cannot be written", function()
+        local full = "cplab: cannot write standard output: No space left on device\n"
+        local closed = "cplab: cannot write standard output: Bad file descriptor\n"
+        for redirection, sentence in pairs { [">/dev/full"] = full, [">&-"] = closed } do
+            local path = folder .. "/out.jsonl"
+            local result = command.shell(("%s/cplab run %s --only mode=good --json %s %s"):format(
+                command.root, script, path, redirection))
+            assert.equal(2, result.status)
+            assert.equal(sentence, result.err:match "[^\n]*\n$")
+            assert.equal(2, #decoded(path))
+        end
+    end)
+end)
+
 describe("cplab run --resume", function()
     local path, whole
 

@@ -1,4 +1,6 @@
 -- Lines of results: what is written can be read back, whatever the numbers and wherever it stops.
+local lfs = require "lfs"
+
 local json = require "cplab.json"
 local results = require "cplab.results"
 
@@ -151,10 +153,62 @@ describe("results.writable", function()
         assert.equal("results: cannot write no/such/folder.csv: No such file or directory", message)
         assert.equal("kept", contents(path))
     end)
+end)
 
-    it("refuses one path for two outputs", function()
-        assert.same({ nil, "results: a is named for two outputs" },
-            { results.writable { "a", "a" } })
+describe("results.distinct", function()
+    local folder
+
+    before_each(function()
+        folder = os.tmpname()
+        os.remove(folder)
+        assert(lfs.mkdir(folder))
+        put(folder .. "/script.lua", "")
+        lfs.link("script.lua", folder .. "/link", true)
+        lfs.link(folder .. "/new", folder .. "/dangling", true)
+    end)
+    after_each(function() os.execute("rm -rf " .. folder) end)
+
+    local function distinct(a, b)
+        return results.distinct({ { "--json", a }, { "--csv", b } }, folder .. "/script.lua")
+    end
+
+    it("takes files of their own, and devices", function()
+        assert.is_true(distinct(folder .. "/a", folder .. "/b"))
+        assert.is_true(distinct("/dev/null", "/dev/null"))
+        assert.is_true(distinct("no/such", "no/such/folder"))
+    end)
+
+    it("refuses the script by any name", function()
+        for _, name in ipairs { "script.lua", "./script.lua", "link" } do
+            local path = folder .. "/" .. name
+            assert.same({ nil, ("run: --csv %s would overwrite the script"):format(path) },
+                { distinct(folder .. "/a", path) })
+        end
+    end)
+
+    it("refuses one file for two outputs", function()
+        put(folder .. "/old", "")
+        for _, pair in ipairs { { "old", "old" }, { "new", "./new" }, { "new", "dangling" } } do
+            local b = folder .. "/" .. pair[2]
+            assert.same({ nil, "run: --json and --csv name the same file, " .. b },
+                { distinct(folder .. "/" .. pair[1], b) })
+        end
+    end)
+
+    it("leaves standard output to the table", function()
+        assert.same({ nil, "run: --json takes a file; standard output is the table's" },
+            { distinct("-", "b") })
+    end)
+end)
+
+describe("a full disk", function()
+    it("ends a file of results with one sentence", function()
+        local sink = results.json_lines("/dev/full", false)
+        assert.same({ nil, "results: cannot write /dev/full: No space left on device" },
+            { sink:put(result(1)) })
+        assert.is_nil(sink:put(result(1)))
+        assert.same({ nil, "results: cannot write /dev/full: No space left on device" },
+            { results.csv("/dev/full", {}, {}) })
     end)
 end)
 
