@@ -106,7 +106,7 @@ local function lines_of(layout, near, f)
     local n, ranks = layout:stream():n_positions(), layout:n_ranks()
     local bound = near:moved_bound(math.max(0, f.imbalance - 1))
     return {
-        layout:describe(),
+        tostring(layout),
         ("imbalance      %.4f of attention work; %s has %.4f"):format(f.imbalance, near.kind,
             near:imbalance()),
         ("moved rows     %s; at this imbalance no layout moves fewer than %d"):format(

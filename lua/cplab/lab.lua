@@ -270,7 +270,7 @@ function Lab:gather(tensor, layout)
     end
     if shape[1] ~= of:n_local(self.rank) then
         error(("lab:gather: %d rows, but rank %d has %d in %s"):format(shape[1], self.rank,
-            of:n_local(self.rank), of:describe()), 2)
+            of:n_local(self.rank), tostring(of)), 2)
     end
     local mine = ffi.new("char[?]", most * row_bytes)
     local all = ffi.new("char[?]", most * row_bytes * self.size)

@@ -395,12 +395,16 @@ function Layout:equals(other)
     return C.cpl_layout_equal(self._ptr, other._ptr)
 end
 
---- A line of text: "zigzag, cp 4, thd of 3 sequences, 64 positions".
+--- What it is in words: a line, "zigzag, cp 4, thd of 3 sequences, 64 positions"; of a balanced
+-- layout also what it costs, as `report` says it. tostring() gives the line alone.
 function Layout:describe()
+    return self.kind == "balanced" and self:report() or tostring(self)
+end
+
+function Layout:__tostring()
     return ffi.string(C.cpl_layout_describe(self._ptr))
 end
 
-Layout.__tostring = Layout.describe
 Layout.__eq = Layout.equals
 
 require "cplab.figures"(Layout, M)

@@ -24,7 +24,7 @@ end
 local function to_view(from, view, level)
     if not from:equals(view:layout()) then
         error(("route: a view is reached from its own layout: %s does not look at %s"):format(
-            view:describe(), from:describe()), level + 1)
+            view:describe(), tostring(from)), level + 1)
     end
     return (wrap(from, view, level + 1, C.cpl_route_to_view, view._ptr))
 end

@@ -1,4 +1,4 @@
--- Lazy routes are built inside steps, which costs what the experiment wants to see: it is said once.
+-- Lazy routes are built inside steps: an experiment may want their cost, so it is said once.
 local command = require "spec.cli.command"
 
 local SCRIPT = [[

@@ -414,8 +414,8 @@ describe("balanced", function()
         assert.same({ imbalance = 40 * 2 / 78, moved_tokens = 4, busiest_tokens = 2,
             cross_tokens = 4, messages = 2, runs = 7, runs_max = 4, tiles = 2 + 1 + 2 + 1 + 4,
             gathered_tokens = 10, gathered_max = 6 }, figures)
-        assert.equal("balanced, cp 2, thd of 1 sequence, 12 positions", b:describe())
-        assert.equal(table.concat({ b:describe(),
+        assert.equal("balanced, cp 2, thd of 1 sequence, 12 positions", tostring(b))
+        assert.equal(table.concat({ tostring(b),
             "imbalance      1.0256 of attention work; contiguous has 1.4615",
             "moved rows     4 of 12 (33.3 %); at this imbalance no layout moves fewer than 4",
             "busiest rank   2 of 6 (33.3 %) rows; 0 of all rows change node",
