@@ -1,8 +1,11 @@
 --- What a command works on: a script, and the cases of it that the options choose.
 -- @module cplab.selection
+local args = require "cplab.check_args"
 local experiment = require "cplab.experiment"
+local model = require "cplab.model"
 local policy = require "cplab.policy"
 local schedule = require "cplab.schedule"
+local stream = require "cplab.stream"
 local sweep = require "cplab.sweep"
 
 local M = {}
@@ -24,10 +27,10 @@ local function without_place(message)
     return (tostring(message):gsub("^[^\n]-%.lua:%d+: ", ""))
 end
 
--- As many layers as the ratio's own period, so that only its form can be wrong.
+-- Only the form can be wrong here: no number of layers goes with a ratio yet.
 local function check_ratio(ratio)
-    local gdn = type(ratio) == "string" and tonumber(ratio:match "^1:(%d+)$") or 0
-    schedule.ratio(ratio, gdn + 1)
+    if type(ratio) == "string" and ratio:find "^1:%d+$" then return end
+    schedule.ratio(ratio, 1)
 end
 
 -- A policy or ratio that nobody knows is wrong before anything runs.
@@ -72,9 +75,37 @@ function M.new(arguments)
     return choose_cases(self, arguments)
 end
 
-local function build(script, case)
-    if script.model then script.model(case) end
-    if script.stream then script.stream(case) end
+-- Where a function of the script begins.
+local function place_of(f, file)
+    local info = debug.getinfo(f, "S")
+    return ("%s:%d"):format(info.source:match "^@(.*)" or file, info.linedefined)
+end
+
+-- What a function of the script raises names a place in the script. A tail call leaves no level
+-- behind, so the place may be one of our own files, which says nothing to who wrote the script.
+local function located(message, f, file)
+    message = tostring(message)
+    local place, rest = message:match "^([^\n]-%.lua):%d+: (.*)$"
+    if place and not (place:find "lua/cplab/[^/]*$" or place:find "bindings/clib%.lua$") then
+        return message
+    end
+    return ("%s: %s"):format(place_of(f, file), rest or message)
+end
+
+local function call(self, name, is, case, ...)
+    local f = self.script[name]
+    if not f then return true end
+    local ok, value = pcall(f, case, ...)
+    if not ok then return nil, located(value, f, self.file) end
+    if is(value) then return true end
+    return nil, ("%s: %s() must return a cplab.%s (got %s)"):format(place_of(f, self.file), name,
+        name, args.show(value))
+end
+
+local function build(self, case)
+    local ok, message = call(self, "model", model.is, case)
+    if not ok then return nil, message end
+    return call(self, "stream", stream.is, case, 0)
 end
 
 --- Builds model and stream of every case that runs, and forgets them. What is wrong with some
@@ -85,9 +116,9 @@ function M.check_input(self)
     local first, n = nil, 0
     for _, case in ipairs(self.cases) do
         if not self.reasons[case] then
-            local ok, message = pcall(build, self.script, case)
+            local ok, message = build(self, case)
             if ok then return true end
-            first, n = first or tostring(message), n + 1
+            first, n = first or message, n + 1
         end
     end
     if n == 0 then return true end

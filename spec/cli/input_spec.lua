@@ -104,6 +104,49 @@ describe("cplab run refuses", function()
     end)
 end)
 
+describe("cplab run refuses what a script builds", function()
+    before_each(function() folder = command.folder() end)
+    after_each(function() command.remove(folder) end)
+
+    local function refuses_functions(functions, sentence)
+        local path = script("\nlocal function broken()\n    error('no place', 0)\nend\n"
+            .. demo .. functions .. "}")
+        refuses({ path }, path .. sentence)
+    end
+
+    it("where stream() returns no stream", function()
+        refuses_functions("stream = function() return {} end",
+            ":9: stream() must return a cplab.stream (got a table)")
+        refuses_functions("stream = function() end",
+            ":9: stream() must return a cplab.stream (got nil)")
+    end)
+
+    it("where model() returns no model", function()
+        refuses_functions("model = function() return 7 end",
+            ":9: model() must return a cplab.model (got 7)")
+    end)
+
+    it("with the place of the function where the message has none of the script", function()
+        refuses_functions("stream = broken", ":3: no place")
+        refuses_functions("stream = function() return cplab.stream.thd { lengths = 1 } end",
+            ":9: stream.thd: lengths must be a list (got 1)")
+        refuses_functions("\nstream = function()\nlocal s = cplab.stream.thd { lengths = 1 }\n"
+            .. "return s end", ":11: stream.thd: lengths must be a list (got 1)")
+    end)
+
+    it("for the first step, which has the number 0", function()
+        refuses_functions("stream = function(_, step) return step end",
+            ":9: stream() must return a cplab.stream (got 0)")
+    end)
+
+    it("at once, however long the period of a ratio is", function()
+        local result = command.shell(("timeout 10 %s/cplab run %s --set ratio=1:999999999"):format(
+            command.root, sweep))
+        assert.equal(2, result.status)
+        assert.truthy(result.err:find("8 layers, not a multiple of 1 + 999999999", 1, true))
+    end)
+end)
+
 describe("cplab run refuses a corpus", function()
     before_each(function() folder = command.folder() end)
     after_each(function() command.remove(folder) end)
