@@ -12,13 +12,18 @@ typedef struct cpl_host_run cpl_host_run;
 
 /*
  * Starts n_ranks threads, each with a Lua state of its own (the host's paths,
- * `print` with one write a line, no os.exit), and in each calls
+ * `print` and io.write to stderr, no os.exit), and in each calls
  *     require(module)(comm, payload)  -- comm: a `cpl_comm *` cdata
  * which must return a string. Waits for all of them. A rank that raises aborts
  * the world: the others end with ABORTED, and failed_rank / message tell who
  * failed first and why (with a traceback). Every wait inside has the deadline.
  * Errors: INVALID, MEMORY, SYSTEM (a thread could not be made); a rank's own
  * failure is not an error of the call.
+ *
+ * A rank that has not returned one more deadline after an abort (at least 2 s)
+ * is given up: the message of the run says so after that of the first failure,
+ * and what that rank's thread uses (its state, the world) is never freed. The
+ * process must then end with cpl_host_exit.
  */
 CPL_API cpl_status cpl_host_run_ranks(int n_ranks, double deadline_s,
                                       const char *module, const char *payload,
@@ -26,6 +31,12 @@ CPL_API cpl_status cpl_host_run_ranks(int n_ranks, double deadline_s,
 CPL_API void cpl_host_run_destroy(cpl_host_run *run);
 /* -1: none failed. */
 CPL_API int cpl_host_failed_rank(const cpl_host_run *run);
+/* Whether a rank of the run was given up; of any run of this process. */
+CPL_API bool cpl_host_is_stuck(const cpl_host_run *run);
+CPL_API bool cpl_host_has_stuck(void);
+/* Ends the process with everything written, but with nothing torn down under
+ * the feet of a thread that still runs. */
+CPL_API void cpl_host_exit(int status);
 /* The failed rank's message and its traceback, apart; "" if none failed. */
 CPL_API const char *cpl_host_message(const cpl_host_run *run);
 CPL_API const char *cpl_host_traceback(const cpl_host_run *run);

@@ -64,6 +64,8 @@ int main(int argc, char **argv)
     }
     set_arguments(L, argc, argv);
     int status = run_script(L, argc, argv);
+    if (cpl_host_has_stuck())
+        cpl_host_exit(status);
     lua_close(L);
     return status;
 }

@@ -2,6 +2,7 @@
  * print.c: what a rank may do to its surroundings. Results go to stdout and
  * are the controller's, so ranks print to stderr.
  */
+#define _POSIX_C_SOURCE 200809L
 #include "print.h"
 
 #include <lauxlib.h>
@@ -50,6 +51,118 @@ static int print(lua_State *L)
     return 0;
 }
 
+/* Where a line that io.write has begun waits for its end. */
+static const char begun_key[] = "cplab.begun";
+
+/* What a method `write` of a file does, of a function the arguments from
+ * `first` on: whole lines go out, the rest waits. */
+static void write_lines(lua_State *L, int first)
+{
+    const char *prefix = lua_tostring(L, lua_upvalueindex(1));
+    int n = lua_gettop(L);
+    lua_getfield(L, LUA_REGISTRYINDEX, begun_key);
+    for (int i = first; i <= n; i++) {
+        luaL_checkstring(L, i);
+        lua_pushvalue(L, i);
+    }
+    lua_concat(L, lua_gettop(L) - n);
+    size_t bytes;
+    const char *text = lua_tolstring(L, -1, &bytes);
+    size_t whole = bytes;
+    while (whole > 0 && text[whole - 1] != '\n')
+        whole--;
+    lua_pushlstring(L, text + whole, bytes - whole);
+    lua_setfield(L, LUA_REGISTRYINDEX, begun_key);
+    if (whole == 0)
+        return;
+    luaL_Buffer lines;
+    luaL_buffinit(L, &lines);
+    luaL_addstring(&lines, prefix);
+    add_lines(&lines, text, whole - 1, prefix);
+    luaL_addchar(&lines, '\n');
+    luaL_pushresult(&lines);
+    text = lua_tolstring(L, -1, &bytes);
+    fwrite(text, 1, bytes, stderr);
+}
+
+static int io_write(lua_State *L)
+{
+    write_lines(L, 1);
+    lua_pushboolean(L, 1);
+    return 1;
+}
+
+static int stdout_write(lua_State *L)
+{
+    write_lines(L, 2);
+    lua_pushboolean(L, 1);
+    return 1;
+}
+
+/* flush, setvbuf, close: a line is written when it is complete. */
+static int do_nothing(lua_State *L)
+{
+    lua_pushboolean(L, 1);
+    return 1;
+}
+
+static int stdout_name(lua_State *L)
+{
+    lua_pushliteral(L, "file (stdout of a rank)");
+    return 1;
+}
+
+/* Pushes what stands for io.stdout; the prefix is on top, and stays. */
+static void push_stdout(lua_State *L)
+{
+    static const char *const quiet[] = {"flush", "setvbuf", "close"};
+    lua_newtable(L);
+    lua_pushvalue(L, -2);
+    lua_pushcclosure(L, stdout_write, 1);
+    lua_setfield(L, -2, "write");
+    for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) {
+        lua_pushcfunction(L, do_nothing);
+        lua_setfield(L, -2, quiet[i]);
+    }
+    lua_newtable(L);
+    lua_pushcfunction(L, stdout_name);
+    lua_setfield(L, -2, "__tostring");
+    lua_setmetatable(L, -2);
+}
+
+/* Pops the prefix. */
+static void restrain_io(lua_State *L)
+{
+    lua_pushliteral(L, "");
+    lua_setfield(L, LUA_REGISTRYINDEX, begun_key);
+    lua_getglobal(L, "io");
+    lua_insert(L, -2);
+    push_stdout(L);
+    lua_setfield(L, -3, "stdout");
+    lua_pushcclosure(L, io_write, 1);
+    lua_setfield(L, -2, "write");
+    /* io.output():write() is another way to the same file. */
+    lua_getfield(L, -1, "output");
+    lua_getfield(L, -2, "stderr");
+    lua_call(L, 1, 0);
+    lua_pop(L, 1);
+}
+
+void host_flush_rank(lua_State *L, int rank)
+{
+    lua_getfield(L, LUA_REGISTRYINDEX, begun_key);
+    size_t bytes;
+    const char *text = lua_tolstring(L, -1, &bytes);
+    if (text != NULL && bytes > 0) {
+        flockfile(stderr);
+        fprintf(stderr, "[%d] ", rank);
+        fwrite(text, 1, bytes, stderr);
+        fputc('\n', stderr);
+        funlockfile(stderr);
+    }
+    lua_pop(L, 1);
+}
+
 static int refuse_exit(lua_State *L)
 {
     return luaL_error(L, "os.exit: a rank cannot end the process; raise an "
@@ -59,6 +172,8 @@ static int refuse_exit(lua_State *L)
 void host_restrain_rank(lua_State *L, int rank)
 {
     lua_pushfstring(L, "[%d] ", rank);
+    lua_pushvalue(L, -1);
+    restrain_io(L);
     lua_pushcclosure(L, print, 1);
     lua_setglobal(L, "print");
     lua_getglobal(L, "os");

@@ -3,16 +3,27 @@
  * place in a world and a Lua state of its own; they share nothing but what
  * goes through the world.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE /* pthread_timedjoin_np */
 #include <lauxlib.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base.h"
 #include "host.h"
 #include "print.h"
 #include "state.h"
 
-enum { STACK_BYTES = 8 << 20 };
+enum {
+    STACK_BYTES = 8 << 20,
+    LOOK_NS = 50000000 /* how often a waiting host looks for an abort */
+};
+
+/* Ranks that are about to end get this long even where the deadline is shorter:
+ * a loaded machine must not make them look stuck. */
+static const double grace_s = 2;
 
 /* What one rank left behind. */
 typedef struct outcome {
@@ -25,19 +36,38 @@ typedef struct outcome {
 struct cpl_host_run {
     int n_ranks;
     int failed_rank;
-    outcome *outcomes;
-    char *world_message; /* of a failure that no rank raised */
+    bool is_stuck;
+    outcome *outcomes; /* of the ranks that returned */
+    char *message;     /* NULL: none failed */
 };
 
+typedef struct crew crew;
+
 typedef struct rank_job {
-    cpl_world *world;
+    crew *crew;
     int rank;
-    const char *module;
-    const char *payload;
-    size_t payload_bytes;
-    outcome *outcome;
+    bool is_stuck;
+    outcome outcome;
     pthread_t thread;
 } rank_job;
+
+/* All that rank threads see. It is never freed where one of them does not
+ * return: that one still uses it. */
+struct crew {
+    cpl_world *world;
+    double deadline_s;
+    char *module;
+    char *payload;
+    size_t payload_bytes;
+    int n_ranks;
+    rank_job *jobs;
+    double stopped_at; /* when the host saw the abort; 0: none */
+    double given_up_at;
+    int n_stuck;
+};
+
+/* Whether any run of this process left a thread behind. */
+static atomic_bool has_stuck;
 
 /* The light userdata becomes what the rest of the Lua code knows as a comm. */
 static const char boot[] =
@@ -65,23 +95,24 @@ static char *keep(const char *text, size_t bytes)
 
 static void fail_rank(rank_job *job, const char *message, const char *traceback)
 {
-    cpl_world_abort(job->world, job->rank, message);
-    job->outcome->message = keep(message, strlen(message));
-    job->outcome->traceback = keep(traceback, strlen(traceback));
+    cpl_world_abort(job->crew->world, job->rank, message);
+    job->outcome.message = keep(message, strlen(message));
+    job->outcome.traceback = keep(traceback, strlen(traceback));
 }
 
 static void run_in_state(rank_job *job, lua_State *L)
 {
     host_restrain_rank(L, job->rank);
     luaL_loadbuffer(L, boot, sizeof boot - 1, "=boot");
-    lua_pushstring(L, job->module);
-    lua_pushlightuserdata(L, cpl_world_comm(job->world, job->rank));
-    lua_pushlstring(L, job->payload, job->payload_bytes);
+    const crew *all = job->crew;
+    lua_pushstring(L, all->module);
+    lua_pushlightuserdata(L, cpl_world_comm(all->world, job->rank));
+    lua_pushlstring(L, all->payload, all->payload_bytes);
     if (host_state_call(L, 3, 1) != 0) {
         fail_rank(job, lua_tostring(L, -2), lua_tostring(L, -1));
         return;
     }
-    outcome *out = job->outcome;
+    outcome *out = &job->outcome;
     const char *result = lua_tolstring(L, -1, &out->result_bytes);
     out->result = keep(result, out->result_bytes);
     if (out->result == NULL)
@@ -96,8 +127,10 @@ static void *run_rank(void *argument)
         fail_rank(job, "host: no memory for the Lua state of a rank", "");
     else
         run_in_state(job, L);
+    if (L != NULL)
+        host_flush_rank(L, job->rank);
     /* Leaves before its objects die, so that nobody still reads their rows. */
-    cpl_world_leave(job->world, job->rank);
+    cpl_world_leave(job->crew->world, job->rank);
     if (L != NULL)
         lua_close(L);
     return NULL;
@@ -119,21 +152,100 @@ static cpl_status start_rank(rank_job *job)
     return CPL_OK;
 }
 
+/* Whether the thread ended within one look; it is joined then. */
+static bool has_ended(pthread_t thread)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    at.tv_nsec += LOOK_NS;
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
+    return pthread_timedjoin_np(thread, NULL, &at) == 0;
+}
+
+/*
+ * Waits for a rank as long as it takes while all is well: a long computation
+ * is no failure. After an abort every call of the world fails at once, so a
+ * rank that still runs a deadline later loops in its own code, and no other
+ * thread can end it.
+ */
+static void join_rank(rank_job *job)
+{
+    crew *all = job->crew;
+    double patience = all->deadline_s > grace_s ? all->deadline_s : grace_s;
+    while (!has_ended(job->thread)) {
+        if (cpl_world_aborted(all->world) < 0)
+            continue;
+        double now = cpl_clock();
+        if (all->stopped_at <= 0)
+            all->stopped_at = now;
+        if (now - all->stopped_at < patience)
+            continue;
+        pthread_detach(job->thread);
+        job->is_stuck = true;
+        all->given_up_at = now;
+        all->n_stuck++;
+        atomic_store(&has_stuck, true);
+        return;
+    }
+}
+
 /* If a thread cannot be made, the ranks before it end with the world. */
-static cpl_status run_jobs(cpl_world *world, rank_job *jobs, int n)
+static cpl_status run_jobs(crew *all)
 {
     cpl_status status = CPL_OK;
     int n_started = 0;
-    while (status == CPL_OK && n_started < n) {
-        status = start_rank(&jobs[n_started]);
+    while (status == CPL_OK && n_started < all->n_ranks) {
+        status = start_rank(&all->jobs[n_started]);
         if (status == CPL_OK)
             n_started++;
         else
-            cpl_world_abort(world, n_started, cpl_last_error());
+            cpl_world_abort(all->world, n_started, cpl_last_error());
     }
     for (int rank = 0; rank < n_started; rank++)
-        pthread_join(jobs[rank].thread, NULL);
+        join_rank(&all->jobs[rank]);
     return status;
+}
+
+static void free_outcome(outcome *left)
+{
+    cpli_free(left->result);
+    cpli_free(left->message);
+    cpli_free(left->traceback);
+}
+
+static void free_crew(crew *all)
+{
+    if (all == NULL || all->n_stuck > 0)
+        return;
+    cpl_world_destroy(all->world);
+    cpli_free(all->module);
+    cpli_free(all->payload);
+    cpli_free(all->jobs);
+    cpli_free(all);
+}
+
+static cpl_status copy_text(const char *text, size_t bytes, char **out)
+{
+    CPL_TRY(CPL_ALLOC(bytes + 1, out));
+    memcpy(*out, text, bytes);
+    return CPL_OK;
+}
+
+static cpl_status fill_crew(crew *all, const char *module, const char *payload)
+{
+    int n = all->n_ranks;
+    CPL_TRY(cpl_world_create(n, all->deadline_s, &all->world));
+    CPL_TRY(CPL_ALLOC(n, &all->jobs));
+    CPL_TRY(copy_text(module, strlen(module), &all->module));
+    CPL_TRY(copy_text(payload, all->payload_bytes, &all->payload));
+    for (int rank = 0; rank < n; rank++) {
+        all->jobs[rank].crew = all;
+        all->jobs[rank].rank = rank;
+    }
+    return CPL_OK;
 }
 
 static cpl_status take_run(int n_ranks, cpl_host_run **out)
@@ -151,38 +263,63 @@ static cpl_status take_run(int n_ranks, cpl_host_run **out)
     return CPL_OK;
 }
 
-static cpl_status run_world(cpl_host_run *run, cpl_world *world,
-                            const rank_job *pattern)
+/* "; rank 1 does not return, 2.0 s after the others were stopped" */
+static void describe_stuck(const crew *all, char *text, size_t room)
 {
-    rank_job *jobs;
-    CPL_TRY(CPL_ALLOC(run->n_ranks, &jobs));
-    for (int rank = 0; rank < run->n_ranks; rank++) {
-        jobs[rank] = *pattern;
-        jobs[rank].world = world;
-        jobs[rank].rank = rank;
-        jobs[rank].outcome = &run->outcomes[rank];
-    }
-    cpl_status status = run_jobs(world, jobs, run->n_ranks);
-    cpli_free(jobs);
-    run->failed_rank = cpl_world_aborted(world);
-    if (status == CPL_OK && run->failed_rank >= 0)
-        status = cpli_text(&run->world_message, "%s", cpl_world_message(world));
-    return status;
+    int first = 0;
+    while (!all->jobs[first].is_stuck)
+        first++;
+    char others[32] = " does";
+    if (all->n_stuck > 1)
+        snprintf(others, sizeof others, " and %d more do", all->n_stuck - 1);
+    snprintf(text, room,
+             "; rank %d%s not return, %.1f s after the others were stopped",
+             first, others, all->given_up_at - all->stopped_at);
+}
+
+/* Moves what the ranks left from the crew to the run. */
+static cpl_status collect(const crew *all, cpl_host_run *run)
+{
+    for (int rank = 0; rank < run->n_ranks; rank++)
+        if (!all->jobs[rank].is_stuck)
+            run->outcomes[rank] = all->jobs[rank].outcome;
+    run->is_stuck = all->n_stuck > 0;
+    run->failed_rank = cpl_world_aborted(all->world);
+    if (run->failed_rank < 0)
+        return CPL_OK;
+    char stuck[128] = "";
+    if (run->is_stuck)
+        describe_stuck(all, stuck, sizeof stuck);
+    const char *raised = run->failed_rank < run->n_ranks
+                             ? run->outcomes[run->failed_rank].message
+                             : NULL;
+    return cpli_text(&run->message, "%s%s",
+                     raised != NULL ? raised : cpl_world_message(all->world),
+                     stuck);
+}
+
+static cpl_status run_crew(crew *all, const char *module, const char *payload,
+                           cpl_host_run **out)
+{
+    CPL_TRY(fill_crew(all, module, payload));
+    CPL_TRY(take_run(all->n_ranks, out));
+    cpl_status status = run_jobs(all);
+    cpl_status collected = collect(all, *out);
+    return status != CPL_OK ? status : collected;
 }
 
 cpl_status cpl_host_run_ranks(int n_ranks, double deadline_s,
                               const char *module, const char *payload,
                               size_t payload_bytes, cpl_host_run **out)
 {
-    cpl_world *world;
-    CPL_TRY(cpl_world_create(n_ranks, deadline_s, &world));
+    crew *all;
+    CPL_TRY(CPL_ALLOC(1, &all));
+    *all = (crew){.n_ranks = n_ranks,
+                  .deadline_s = deadline_s,
+                  .payload_bytes = payload_bytes};
     cpl_host_run *run = NULL;
-    cpl_status status = take_run(n_ranks, &run);
-    rank_job pattern = {
-        .module = module, .payload = payload, .payload_bytes = payload_bytes};
-    if (status == CPL_OK)
-        status = run_world(run, world, &pattern);
-    cpl_world_destroy(world);
+    cpl_status status = run_crew(all, module, payload, &run);
+    free_crew(all);
     if (status != CPL_OK) {
         cpl_host_run_destroy(run);
         return status;
@@ -195,13 +332,10 @@ void cpl_host_run_destroy(cpl_host_run *run)
 {
     if (run == NULL)
         return;
-    for (int rank = 0; rank < run->n_ranks; rank++) {
-        cpli_free(run->outcomes[rank].result);
-        cpli_free(run->outcomes[rank].message);
-        cpli_free(run->outcomes[rank].traceback);
-    }
+    for (int rank = 0; rank < run->n_ranks; rank++)
+        free_outcome(&run->outcomes[rank]);
     cpli_free(run->outcomes);
-    cpli_free(run->world_message);
+    cpli_free(run->message);
     cpli_free(run);
 }
 
@@ -210,12 +344,25 @@ int cpl_host_failed_rank(const cpl_host_run *run)
     return run->failed_rank;
 }
 
+bool cpl_host_is_stuck(const cpl_host_run *run)
+{
+    return run->is_stuck;
+}
+
+bool cpl_host_has_stuck(void)
+{
+    return atomic_load(&has_stuck);
+}
+
+void cpl_host_exit(int status)
+{
+    fflush(NULL);
+    _exit(status);
+}
+
 const char *cpl_host_message(const cpl_host_run *run)
 {
-    if (run->failed_rank < 0)
-        return "";
-    const char *raised = run->outcomes[run->failed_rank].message;
-    return raised != NULL ? raised : run->world_message;
+    return run->message != NULL ? run->message : "";
 }
 
 const char *cpl_host_traceback(const cpl_host_run *run)

@@ -35,8 +35,10 @@ static void push_message(lua_State *L)
     if (lua_isstring(L, 1)) {
         lua_pushvalue(L, 1);
         lua_tostring(L, -1);
+    } else if (lua_isnil(L, 1)) {
+        lua_pushliteral(L, "(error object is nil)");
     } else if (!luaL_callmeta(L, 1, "__tostring") || !lua_isstring(L, -1)) {
-        lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
+        lua_pushfstring(L, "(error object is a %s)", luaL_typename(L, 1));
     }
 }
 

@@ -107,11 +107,11 @@ describe("a run ends, and the next one works, when a rank", function()
 
     it("raises what is no string", function()
         for _, case in ipairs {
-            { "error(nil)", "%(error object is a nil value%)" },
-            { "error({})", "%(error object is a table value%)" },
+            { "error(nil)", "%(error object is nil%)" },
+            { "error({})", "%(error object is a table%)" },
             { "error(setmetatable({}, { __tostring = function() return 'own' end }))", "^own$" },
             { "error(42, 0)", "^42$" },
-            { "error(true)", "%(error object is a boolean value%)" },
+            { "error(true)", "%(error object is a boolean%)" },
         } do
             local failure = timed(2, function(comm, code)
                 if comm:rank() == 1 then assert(loadstring(code))() end
@@ -143,6 +143,25 @@ describe("a run ends, and the next one works, when a rank", function()
         -- Ranks 1 and 2 raise only after rank 0 did.
         assert.equal(0, failure.rank)
         assert.matches("the reason", failure.message)
+    end)
+
+    it("goes on after the failure of another: every later call fails at once", function()
+        local failure, seconds, results = timed(2, function(comm)
+            if comm:rank() == 0 then error "the reason" end
+            local n_failed = 0
+            for _ = 1, 1000 do
+                for _, call in ipairs { "barrier", "sum", "max", "gather" } do
+                    local ok, message = pcall(comm[call], comm, { 1 })
+                    if not ok and message:match "rank 0 failed: .*the reason" then
+                        n_failed = n_failed + 1
+                    end
+                end
+            end
+            return n_failed
+        end)
+        assert.equal(0, failure.rank)
+        assert.equal(4000, results[2])
+        assert.is_true(seconds < 5)
     end)
 end)
 

@@ -48,7 +48,16 @@ describe("the host", function()
     it("tells the kind of an error that is no string", function()
         local status, _, err = run "error({})"
         assert.equal(1, status)
-        assert.matches("cplab-host: (error object is a table value)", err, 1, true)
+        assert.matches("cplab-host: (error object is a table)", err, 1, true)
+        local _, failure = ranks.try(2, function() error({}) end)
+        assert.equal("(error object is a table)", failure.message)
+    end)
+
+    it("tells what an error object says of itself", function()
+        local _, _, err = run [[
+            error(setmetatable({}, { __tostring = function() return "as I say" end }))
+        ]]
+        assert.matches("cplab-host: as I say\n", err, 1, true)
     end)
 
     it("tells what is wrong with a script that is none", function()
@@ -79,6 +88,35 @@ describe("the host", function()
         assert.equal(0, status)
         assert.equal("", out)
         assert.equal("[0] a\tnil\t1\tb\n[0] c\n[1] a\tnil\t1\tb\n[1] c\n", err)
+    end)
+
+    it("keeps what ranks write to stdout apart from results, line by line", function()
+        local status, out, err = run [[
+            require("spec.support.ranks").run(2, function(comm)
+                if comm:rank() == 0 then
+                    io.write("a", 1, "\nb")
+                    io.stdout:write(" c\n\nd\n")
+                    io.write("e")
+                    io.flush()
+                end
+                comm:barrier()
+                return true
+            end)
+            require("spec.support.ranks").run(1, function()
+                io.output():write("plain\n")
+                return true
+            end)
+            io.write("a result\n")
+        ]]
+        assert.equal(0, status)
+        assert.equal("a result\n", out)
+        assert.equal("[0] a1\n[0] b c\n[0] \n[0] d\n[0] e\nplain\n", err)
+    end)
+
+    it("refuses to write what is no text", function()
+        local _, failure = ranks.try(1, function() io.write({}) end)
+        assert.matches("bad argument #1 to 'write' (string expected, got table)", failure.message,
+            1, true)
     end)
 
     it("knows a terminal from a file", function()
@@ -148,7 +186,65 @@ describe("a rank", function()
         C.cpl_host_run_destroy(out[0])
         C.cpl_memory(stats)
         assert.equal(before, stats.live_blocks)
-        assert.equal(7, failures)
+        assert.equal(10, failures)
+    end)
+end)
+
+-- A rank that does not return stays until the process ends, so each has a process of its own.
+describe("a rank that does not return", function()
+    local function try(n, body)
+        return run(([[
+            local clib = require "clib"
+            local C, ffi = clib.C, clib.ffi
+            local job = require("string.buffer").encode {
+                code = string.dump(function(comm) %s end),
+            }
+            local out, before = ffi.new "cpl_host_run *[1]", C.cpl_clock()
+            assert(not C.cpl_host_has_stuck())
+            clib.check(C.cpl_host_run_ranks(%d, 0.5, "spec.support.rank", job, #job, out))
+            local seconds = C.cpl_clock() - before
+            print(C.cpl_host_is_stuck(out[0]), C.cpl_host_has_stuck(),
+                C.cpl_host_failed_rank(out[0]), seconds < 8)
+            print(ffi.string(C.cpl_host_message(out[0])))
+            local size = ffi.new "size_t[1]"
+            print(C.cpl_host_result(out[0], 1, size) == nil)
+            C.cpl_host_run_destroy(out[0])
+        ]]):format(body, n))
+    end
+
+    it("is given up a while after the others were stopped", function()
+        local status, out, err = try(3, [[
+            if comm:rank() == 1 then while true do end end
+            comm:barrier()
+        ]])
+        assert.equal("", err)
+        assert.equal(0, status)
+        assert.matches("^true\ttrue\t[02]\ttrue\n[^\n]*local: rank [02] waited 0%.5 s for rank 1 in "
+            .. "barrier 1; rank 1 does not wait; rank 1 does not return, 2%.%d s after the "
+            .. "others were stopped\ntrue\n$", out)
+    end)
+
+    it("may swallow every abort: the first failure stays the reason", function()
+        local status, out = try(4, [[
+            if comm:rank() == 0 then error("boom", 0) end
+            if comm:rank() == 3 then return pcall(comm.barrier, comm) end
+            while true do pcall(comm.barrier, comm) end
+        ]])
+        assert.equal(0, status)
+        assert.matches("^true\ttrue\t0\ttrue\nboom; rank 1 and 1 more do not return, 2%.%d s "
+            .. "after the others were stopped\n", out)
+    end)
+
+    it("has as long as it takes while nobody failed", function()
+        local _, out = try(2, [[
+            if comm:rank() == 1 then
+                local C = require("clib").C
+                local start = C.cpl_clock()
+                while C.cpl_clock() - start < 1.2 do end
+            end
+            return true
+        ]])
+        assert.equal("false\tfalse\t-1\ttrue\n\nfalse\n", out)
     end)
 end)
 
