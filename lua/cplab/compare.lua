@@ -56,6 +56,10 @@ local function number(value)
     return value and ("%.6g"):format(value) or "-"
 end
 
+local function count(n, what)
+    return ("%d %s%s"):format(n, what, n == 1 and "" or "s")
+end
+
 local function ratio(a, b)
     if not a or not b then return "-" end
     if a == b then return "1.000" end
@@ -102,8 +106,8 @@ function M.lines(a, b)
     if matched == 0 then return nil, "compare: no case is in both files" end
     local lines = {}
     if #rows > 0 then lines = report.layout({ "case", "metric", "A", "B", "B/A" }, rows) end
-    lines[#lines + 1] = ("%d cases in both, %d only in A, %d only in B, %d values changed"):format(
-        matched, n_a - matched, n_b - matched, #rows)
+    lines[#lines + 1] = ("%s in both, %d only in A, %d only in B, %s changed"):format(
+        count(matched, "case"), n_a - matched, n_b - matched, count(#rows, "value"))
     return lines
 end
 

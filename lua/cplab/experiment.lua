@@ -18,6 +18,7 @@ local types = {
     skip = "function?", stream = "function?", model = "function?", run = "function",
 }
 local param_types = "string|number|boolean"
+local value_types = param_types .. "|table"
 
 local function check_axis(axis, values, level)
     args.value("experiment", "sweep." .. axis, values, "list", level)
@@ -25,6 +26,7 @@ local function check_axis(axis, values, level)
         error(("experiment: sweep.%s has no value"):format(axis), level)
     end
     for _, value in ipairs(values) do
+        args.value("experiment", "a value of sweep." .. axis, value, value_types, level)
         -- A policy may be a name or three layouts.
         if type(value) ~= type(values[1]) and axis ~= "policy" then
             error(("experiment: sweep.%s mixes a %s with a %s"):format(
@@ -57,12 +59,19 @@ local function check_params(params, sweep, level)
     end
 end
 
+local function check_report(report, level)
+    for i, name in ipairs(report or {}) do
+        args.value("experiment", ("report[%d]"):format(i), name, "string", level)
+    end
+end
+
 local function make(fields, level)
     args.fields("experiment", fields, types, level)
     local self = setmetatable({ sweep = {}, params = {} }, Experiment)
     for name, value in pairs(fields) do self[name] = value end
     check_sweep(self.sweep, level + 1)
     check_params(self.params, self.sweep, level + 1)
+    check_report(self.report, level + 1)
     return self
 end
 

@@ -20,10 +20,41 @@ local escapes = {
     ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t",
 }
 
+-- UTF-8 beyond ASCII, as Unicode 15, table 3-7 has it: no overlong forms, no surrogates.
+local tail = "[\128-\191]"
+local sequences = {
+    "^[\194-\223]" .. tail, "^\224[\160-\191]" .. tail, "^[\225-\236\238\239]" .. tail .. tail,
+    "^\237[\128-\159]" .. tail, "^\240[\144-\191]" .. tail .. tail,
+    "^[\241-\243]" .. tail .. tail .. tail, "^\244[\128-\143]" .. tail .. tail,
+}
+
+local function sequence_at(text, at)
+    for _, pattern in ipairs(sequences) do
+        local _, last = text:find(pattern, at)
+        if last then return text:sub(at, last) end
+    end
+    return nil
+end
+
+-- Bytes that are no UTF-8 become the characters of their numbers, as of Latin-1.
+local function valid(text)
+    local parts, at = {}, 1
+    while true do
+        local high = text:find("[\128-\255]", at)
+        parts[#parts + 1] = text:sub(at, (high or 0) - 1)
+        if not high then return table.concat(parts) end
+        local sequence = sequence_at(text, high)
+        parts[#parts + 1] = sequence or ("\\u%04x"):format(text:byte(high))
+        at = high + (sequence and #sequence or 1)
+    end
+end
+
 local function quote(text)
-    return '"' .. text:gsub('[%c"\\\127]', function(c)
+    text = text:gsub('[%c"\\\127]', function(c)
         return escapes[c] or ("\\u%04x"):format(c:byte())
-    end) .. '"'
+    end)
+    if text:find "[\128-\255]" then text = valid(text) end
+    return '"' .. text .. '"'
 end
 
 local function number(x)

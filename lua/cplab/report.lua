@@ -70,16 +70,15 @@ end
 
 local function cell(value, format)
     if value == nil then return "-" end
-    if type(value) == "table" then return sweep.label(value) end
-    if type(value) ~= "number" then return tostring(value) end
+    if type(value) ~= "number" then return sweep.one_line(sweep.label(value)) end
     if value ~= value or math.abs(value) == math.huge then return tostring(value) end
     return format:format(value)
 end
 
 local function make_rows(results, axes, names)
     local header, rows = {}, {}
-    for i, axis in ipairs(axes) do header[i] = axis end
-    for i, name in ipairs(names) do header[#axes + i] = column(name)[1] end
+    for i, axis in ipairs(axes) do header[i] = sweep.one_line(axis) end
+    for i, name in ipairs(names) do header[#axes + i] = sweep.one_line(column(name)[1]) end
     for r, result in ipairs(results) do
         local row = {}
         for i, axis in ipairs(axes) do row[i] = cell(result.case[axis], "%.14g") end
@@ -158,7 +157,8 @@ local function count_line(results)
             parts[#parts + 1] = ("%d %s"):format(counts[status], name)
         end
     end
-    return ("%d cases: %s"):format(#results, table.concat(parts, ", "))
+    return ("%d case%s: %s"):format(#results, #results == 1 and "" or "s",
+        table.concat(parts, ", "))
 end
 
 --- Names of the fields that differ between the cases of some results.
@@ -180,7 +180,7 @@ local function reasons(results, axes)
     for _, result in ipairs(results) do
         if result.reason and result.status ~= "passed" then
             lines[#lines + 1] = ("%s: %s: %s"):format(result.status,
-                sweep.describe(result.case, axes), result.reason)
+                sweep.describe(result.case, axes), sweep.one_line(result.reason))
         end
     end
     return lines

@@ -78,28 +78,90 @@ local function plain(value)
     return value
 end
 
+local statuses = { passed = true, failed = true, error = true, skipped = true }
+
+local is_common = {}
+for _, name in ipairs(M.metrics) do is_common[name] = true end
+
+-- Tables that a line may leave out or have as null.
+local optional = { "metrics", "checks", "samples", "records", "env" }
+
+local function is_list_of_tables(list)
+    for key, value in pairs(list) do
+        if type(key) ~= "number" or type(value) ~= "table" then return false end
+    end
+    return true
+end
+
+-- What a metric or a sample may be; the table computes with those that every step has.
+local function check_numbers(result)
+    for name, value in pairs(result.metrics or {}) do
+        if is_common[name] and value ~= json.null and not json.to_number(value) then
+            return nil, ("the metric %s is no number"):format(name)
+        end
+    end
+    for name, list in pairs(result.samples or {}) do
+        for key, value in pairs(type(list) == "table" and list or { list }) do
+            if type(key) ~= "number" or not json.to_number(value) then
+                return nil, ("the samples of %s are no list of numbers"):format(name)
+            end
+        end
+    end
+    return true
+end
+
+local function check_fields(result)
+    if type(result.experiment) ~= "string" then return nil, "experiment is no text" end
+    if type(result.case) ~= "table" or result.case[1] ~= nil then
+        return nil, "case is no object"
+    end
+    if not statuses[result.status] then
+        return nil, "status is none of passed, failed, error, skipped"
+    end
+    if result.reason ~= nil and type(result.reason) ~= "string" then
+        return nil, "reason is no text"
+    end
+    for _, name in ipairs(optional) do
+        if result[name] ~= nil and type(result[name]) ~= "table" then
+            return nil, name .. " is no object or list"
+        end
+    end
+    for _, name in ipairs { "checks", "records" } do
+        if not is_list_of_tables(result[name] or {}) then
+            return nil, name .. " is no list of objects"
+        end
+    end
+    return check_numbers(result)
+end
+
 --- Reads a line back; numbers that had to be strings are numbers again.
 -- @tparam string line
 -- @treturn ?table
 -- @treturn ?string what is wrong with it
 function M.decode(line)
     local result, message = json.decode(line)
-    if not result then return nil, message end
-    if type(result) ~= "table" or result.schema ~= M.schema or type(result.case) ~= "table" then
+    if message then return nil, message end
+    if type(result) ~= "table" or result.schema ~= M.schema then
         return nil, "not a line of schema " .. M.schema
     end
     result.reason = plain(result.reason)
+    for _, name in ipairs(optional) do result[name] = plain(result[name]) end
+    local ok, wrong = check_fields(result)
+    if not ok then return nil, ("not a line of schema %s: %s"):format(M.schema, wrong) end
     for name, value in pairs(result.metrics or {}) do
         result.metrics[name] = json.to_number(value) or plain(value)
     end
     return result
 end
 
---- Names a result: the same experiment, case, seed and dtype give the same text.
+--- Names a result: the same experiment, case, seed and dtype give the same text. Bytes that are no
+-- UTF-8 are written as other text than they were, so the case is as a file would bring it back.
 function M.key(result)
     local env = result.env or {}
-    return table.concat({ result.experiment, json.encode(result.case),
-        json.encode(plain(env.seed)), json.encode(plain(env.dtype)) }, "\n")
+    local case = json.encode(result.case)
+    if case:find("\\u00", 1, true) then case = json.encode((json.decode(case))) end
+    return table.concat({ result.experiment, case, json.encode(plain(env.seed)),
+        json.encode(plain(env.dtype)) }, "\n")
 end
 
 --- Reads a file of lines. A last line that was cut off is left out.

@@ -17,7 +17,9 @@ local first_axes = { "ratio", "policy", "cp", "tp" }
 -- @treturn table list of names
 function M.axes(sweep)
     local axes, seen, rest = {}, { order = true }, {}
-    for _, list in ipairs { sweep.order or {}, first_axes } do
+    -- A case of a file of results may have a field of this name.
+    local order = type(sweep.order) == "table" and sweep.order or {}
+    for _, list in ipairs { order, first_axes } do
         for _, axis in ipairs(list) do
             if sweep[axis] and not seen[axis] then
                 axes[#axes + 1], seen[axis] = axis, true
@@ -40,11 +42,16 @@ function M.label(value)
     return table.concat(parts, "/")
 end
 
+--- A text as one line of a table shows it: control characters are blanks.
+function M.one_line(text)
+    return (text:gsub("%c+", " "))
+end
+
 --- "ratio=1:3 policy=zigzag cp=4"
 function M.describe(case, axes)
     local parts = {}
     for i, axis in ipairs(axes) do parts[i] = axis .. "=" .. M.label(case[axis]) end
-    return #parts > 0 and table.concat(parts, " ") or "the only case"
+    return #parts > 0 and M.one_line(table.concat(parts, " ")) or "the only case"
 end
 
 -- ---- what the command line gives --------------------------------------------
@@ -263,8 +270,9 @@ function M.reasons(experiment, cases, ranks)
         if not reason then n = n + 1 end
     end
     if n == 0 then
-        return nil, ("nothing to run: all %d cases are skipped (%s)"):format(
-            #cases, reasons[cases[1]])
+        return nil, ("nothing to run: %s skipped (%s)"):format(
+            #cases == 1 and "the one case is" or ("all %d cases are"):format(#cases),
+            reasons[cases[1]])
     end
     return reasons, n
 end

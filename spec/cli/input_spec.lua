@@ -51,7 +51,7 @@ describe("cplab run refuses", function()
             [[--only: unknown axis or param "pc"; did you mean "cp"?]])
         refuses({ path, "--only", "cp=1", "--only", "cp=2" }, "--only: no case is left")
         refuses({ path, "--only", "cp=2", "--ranks", "1" },
-            "nothing to run: all 1 cases are skipped (needs 2 ranks, --ranks is 1)")
+            "nothing to run: the one case is skipped (needs 2 ranks, --ranks is 1)")
     end)
 
     it("a param that no kernel computes in", function()

@@ -45,6 +45,11 @@ describe("experiment.load", function()
             .. " sweep = { cp = {} } }", ":2: experiment: sweep.cp has no value" },
         { "an axis of two types", head .. "return experiment { name = 'a', run = print,"
             .. " sweep = { cp = { 1, '2' } } }", ":2: experiment: sweep.cp mixes a number with" },
+        { "an axis of functions", head .. "return experiment { name = 'a', run = print,"
+            .. " sweep = { f = { print } } }", ":2: experiment: a value of sweep.f must be a "
+            .. "string or a number or a boolean or a table (got a function)" },
+        { "a column that is no name", head .. "return experiment { name = 'a', run = print,"
+            .. " report = { 3 } }", ":2: experiment: report[1] must be a string (got 3)" },
         { "an axis that is also a param", head .. "return experiment { name = 'a', run = print,"
             .. " sweep = { cp = { 1 } }, params = { cp = 1 } }",
             ":2: experiment: cp is both an axis of the sweep and a param" },

@@ -45,6 +45,14 @@ describe("report.table", function()
         assert.same({ "rows  step ms  none", "   9     2.00     -" }, { lines[1], lines[2] })
     end)
 
+    it("keeps a case on one line, and counts one as one", function()
+        local one = result("zig\nzag", 1, {}, "error", "no\r\nluck\27[0m")
+        assert.same({ "policy   verdict", "zig zag  error",
+            "error: policy=zig zag: no luck [0m",
+            "1 case: 0 passed, 0 failed, 1 error, 0 skipped" },
+            report.table({ one }, { axes = { "policy" }, columns = { "verdict" } }))
+    end)
+
     it("has colour only where it is asked for", function()
         local plain = table.concat(report.table(list, { axes = { "cp" } }))
         local coloured = report.table(list, { axes = { "cp" }, colour = true })
@@ -66,6 +74,7 @@ describe("report.varying", function()
         assert.same({ "policy", "cp" }, report.varying(list))
         assert.same({}, report.varying { list[1] })
         assert.same({}, report.varying {})
+        assert.same({}, report.varying { { case = { order = 1 } }, { case = { order = 2 } } })
     end)
 end)
 
@@ -93,7 +102,7 @@ describe("compare.lines", function()
     it("matches single cases whatever their fixed fields", function()
         local lines = compare.lines({ result("zigzag", 4, { loss = 1 }) },
             { result("mirror", 4, { loss = 1 }, "failed") })
-        assert.equal("1 cases in both, 0 only in A, 0 only in B, 1 values changed", lines[#lines])
+        assert.equal("1 case in both, 0 only in A, 0 only in B, 1 value changed", lines[#lines])
         assert.truthy(lines[2]:find "status%s+passed%s+failed")
     end)
 

@@ -1,7 +1,9 @@
 -- Lines of results: what is written can be read back, whatever the numbers and wherever it stops.
 local lfs = require "lfs"
 
+local compare = require "cplab.compare"
 local json = require "cplab.json"
+local report = require "cplab.report"
 local results = require "cplab.results"
 
 local function temporary()
@@ -47,6 +49,17 @@ describe("json", function()
     it("brings any text back", function()
         for _, text in ipairs { "", 'a"b\\c', "\0\1\n\t\127", "\\u0041", "π", "\\", '"' } do
             assert.equal(text, (json.decode(json.encode(text))))
+        end
+    end)
+
+    it("escapes bytes that are no UTF-8, and those alone", function()
+        for text, line in pairs {
+            ["\255"] = "\\u00ff", ["a\195"] = "a\\u00c3", ["\195\188\188"] = "\195\188\\u00bc",
+            ["\192\128"] = "\\u00c0\\u0080", ["\237\160\128"] = "\\u00ed\\u00a0\\u0080",
+            ["\240\159\152\128"] = "\240\159\152\128", ["\226\130\172\n"] = "\226\130\172\\n",
+            ["\244\144\128\128"] = "\\u00f4\\u0090\\u0080\\u0080",
+        } do
+            assert.equal('"' .. line .. '"', json.encode(text))
         end
     end)
 
@@ -126,6 +139,47 @@ describe("results.json_lines", function()
         assert.same({ nil, path .. ":2: not a line of schema cplab.case/1" },
             { results.json_lines(path, true) })
         assert.equal("{}\n", contents(path):sub(-3))
+    end)
+
+    local odd = {
+        { "experiment", "null", "experiment is no text" },
+        { "case", "[1]", "case is no object" },
+        { "case", "3", "case is no object" },
+        { "status", "null", "status is none of passed, failed, error, skipped" },
+        { "status", '"fine"', "status is none of passed, failed, error, skipped" },
+        { "reason", "3", "reason is no text" },
+        { "env", "3", "env is no object or list" },
+        { "metrics", "3", "metrics is no object or list" },
+        { "metrics", '{"conversions_fwd":"x"}', "the metric conversions_fwd is no number" },
+        { "metrics", '{"step_ms":[]}', "the metric step_ms is no number" },
+        { "samples", '{"step_ms":["x",null]}', "the samples of step_ms are no list of numbers" },
+        { "samples", '{"step_ms":3}', nil },
+        { "checks", "[1]", "checks is no list of objects" },
+        { "records", '{"a":{}}', "records is no list of objects" },
+        { "env", "null", nil }, { "metrics", "null", nil }, { "records", "null", nil },
+    }
+    for _, row in ipairs(odd) do
+        it(("reads no more than it can use: %s = %s"):format(row[1], row[2]), function()
+            local fields = { schema = '"cplab.case/1"', experiment = '"x"', case = '{"cp":1}',
+                status = '"passed"' }
+            fields[row[1]] = row[2]
+            local parts = {}
+            for name, text in pairs(fields) do
+                parts[#parts + 1] = ('"%s":%s'):format(name, text)
+            end
+            local back, message = results.decode("{" .. table.concat(parts, ",") .. "}")
+            assert.equal(row[3] and "not a line of schema cplab.case/1: " .. row[3], message)
+            if not back then return end
+            results.key(back)
+            report.table({ back }, { axes = { "cp" } })
+            compare.lines({ back }, { back })
+        end)
+    end
+
+    it("knows a case whose text is no UTF-8 again", function()
+        local a = result(1)
+        a.case.name = "\255"
+        assert.equal(results.key(a), results.key(results.decode(results.encode(a))))
     end)
 
     it("knows a case by experiment, case, seed and dtype", function()

@@ -139,7 +139,7 @@ describe("sweep.reasons", function()
 
     it("is an error where nothing is left", function()
         local _, message = sweep.reasons(with { cp = { 1 } }, { cases[3] }, 1)
-        assert.equal("nothing to run: all 1 cases are skipped (needs 4 ranks, --ranks is 1)",
+        assert.equal("nothing to run: the one case is skipped (needs 4 ranks, --ranks is 1)",
             message)
     end)
 end)
