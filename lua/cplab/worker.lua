@@ -8,9 +8,31 @@ local buffer = require "string.buffer"
 
 local experiment = require "cplab.experiment"
 
+-- Which method of the lab took what cannot be encoded.
+local takers = {
+    { "records", "lab:record" }, { "checks", "lab:check" }, { "metrics", "lab.metrics" },
+    { "samples", "lab.samples" },
+}
+
+-- The result as a string; where it cannot be one, the host puts "rank N: " before the sentence.
+local function encode(result)
+    local ok, text = pcall(buffer.encode, result)
+    if ok then return text end
+    local where = "lab"
+    for _, taker in ipairs(takers) do
+        local is_fine, problem = pcall(buffer.encode, result[taker[1]])
+        if not is_fine then
+            where, text = taker[2], problem
+            break
+        end
+    end
+    error(("the result cannot be sent: %s: %s"):format(where,
+        (tostring(text):gsub("^[^\n:]+:%d+: ", ""))), 0)
+end
+
 --- @param comm a `cpl_comm *` of this rank
 -- @tparam string payload { file =, case =, options = }
--- @treturn string the result of the lab, the same on all ranks
+-- @treturn string the result of the lab
 return function(comm, payload)
     local job = buffer.decode(payload)
     local script, message = experiment.load(job.file)
@@ -19,5 +41,5 @@ return function(comm, payload)
         experiment = script, case = job.case, comm = comm, options = job.options,
     }
     script.run(lab)
-    return buffer.encode(lab:result())
+    return encode(lab:result())
 end

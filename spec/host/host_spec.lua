@@ -219,8 +219,8 @@ describe("a rank that does not return", function()
         ]])
         assert.equal("", err)
         assert.equal(0, status)
-        assert.matches("^true\ttrue\t[02]\ttrue\n[^\n]*local: rank [02] waited 0%.5 s for rank 1 in "
-            .. "barrier 1; rank 1 does not wait; rank 1 does not return, 2%.%d s after the "
+        assert.matches("^true\ttrue\t[02]\ttrue\n[^\n]*local: rank [02] waited 0%.5 s for rank 1 "
+            .. "in barrier 1; rank 1 does not wait; rank 1 does not return, 2%.%d s after the "
             .. "others were stopped\ntrue\n$", out)
     end)
 
