@@ -1,0 +1,67 @@
+-- The runner of the specs: what a spec does to it must not hide a failure.
+local host = io.open("/proc/self/cmdline"):read("*a"):match "^[^%z]+"
+
+-- Runs a spec file with that text in a process of its own: status, all that it prints.
+local function run(text)
+    local out = os.tmpname()
+    local spec = out .. "_spec.lua"
+    local file = assert(io.open(spec, "w"))
+    file:write(text)
+    file:close()
+    local runner = debug.getinfo(1, "S").source:match "^@(.*)host/[^/]*$" .. "run.lua"
+    local status = os.execute(("'%s' '%s' '%s' >'%s' 2>&1"):format(host, runner, spec, out))
+    local printed = assert(io.open(out)):read "*a"
+    os.remove(spec)
+    os.remove(out)
+    return status / 256, printed
+end
+
+describe("a run of the specs", function()
+    it("has status 0 where all passed, 1 where not, and ends with the counts", function()
+        local status, text = run [[ it("a", function() end) ]]
+        assert.equal(0, status)
+        assert.matches("\n1 passed, 0 failed, 0 skipped\n$", text)
+        status, text = run [[ it("a", function() end) it("b", function() assert.equal(1, 2) end) ]]
+        assert.equal(1, status)
+        assert.matches("\n1 passed, 1 failed, 0 skipped\n$", text)
+    end)
+
+    it("fails where a spec calls os.exit", function()
+        local status, text = run [[
+            it("a", function() os.exit(0) end)
+            it("b", function() end)
+        ]]
+        assert.equal(1, status)
+        assert.matches("os.exit: a spec cannot end the run", text, 1, true)
+        assert.matches("\n1 passed, 1 failed, 0 skipped\n$", text)
+    end)
+
+    it("fails where a spec file calls os.exit outside its specs", function()
+        local status, text = run [[
+            it("a", function() end)
+            os.exit(0)
+        ]]
+        assert.equal(1, status)
+        assert.matches("\n%d passed, 1 failed, 0 skipped\n$", text)
+    end)
+
+    it("fails where a spec catches what os.exit raises", function()
+        local status, text = run [[ it("a", function() pcall(os.exit, 0) end) ]]
+        assert.equal(1, status)
+        assert.matches("\n1 passed, 0 failed, 0 skipped\n", text)
+        assert.matches("specs called os.exit 1 times", text, 1, true)
+    end)
+
+    it("ends although a rank does not return", function()
+        local status, text = run [[
+            it("a", function()
+                require("spec.support.ranks").try(2, function(comm)
+                    if comm:rank() == 1 then while true do end end
+                    comm:barrier()
+                end, nil, 0.3)
+            end)
+        ]]
+        assert.equal(0, status)
+        assert.matches("\n1 passed, 0 failed, 0 skipped\n$", text)
+    end)
+end)
