@@ -51,6 +51,16 @@ describe("the launcher on a machine without packages", function()
             .. "  apt-get update && %s\n"):format(lacking, install) }, run "doctor")
     end)
 
+    it("names the packages of the specs as well, and writes nothing before", function()
+        local path = folder .. "/checkout/cplab"
+        command.write(path, (command.read(path):gsub('test_packages="', "%0gone "))) -- never there
+        command.write(folder .. "/checkout/.build", "no folder")
+        program("id", "echo 1000")
+        program("apt-get", "exit 9")
+        assert.same({ status = 3, out = "", err = ("cplab: missing: %s gone; as root, run:\n"
+            .. "  apt-get update && %s gone\n"):format(lacking, install) }, run "doctor")
+    end)
+
     it("installs them for root, and says so where they do not come", function()
         program("id", "echo 0")
         program("apt-get", ("echo $DEBIAN_FRONTEND \"$@\" >>%s/calls"):format(folder))
@@ -164,6 +174,26 @@ fi]]):format(folder, folder))
         assert.same({ 0, 1 }, { both.status, n_builds() })
         assert.truthy(both.out:find "ran main.lua a\n")
         assert.truthy(both.out:find "ran main.lua b\n")
+    end)
+
+    it("says what to do where it cannot write", function()
+        command.write(folder .. "/checkout/.build", "no folder")
+        assert.same({ status = 3, out = "", err = "cplab: cannot write the folder .build; clone "
+            .. "cplab to a folder that you can write\n" }, run "doctor")
+    end)
+
+    it("wants the count of the specs, not their status alone", function()
+        for _, name in ipairs { "sort", "uname" } do link(name) end
+        for _, name in ipairs { "luacheck", "clang-format", "cppcheck" } do
+            program(name, "exit 0")
+        end
+        program("clang", "echo " .. folder)
+        command.shell(("touch %s/libclang_rt.fuzzer-$(uname -m).a"):format(folder))
+        local result = run "test --all"
+        assert.equal(1, result.status)
+        assert.truthy(result.out:find "luacheck +ok")
+        assert.truthy(result.out:find "specs +FAILED")
+        assert.truthy(result.out:find "specs, address%+undefined +FAILED")
     end)
 
     it("knows only the builds that there are", function()
