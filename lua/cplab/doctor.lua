@@ -27,11 +27,12 @@ end
 
 --- One fact a line.
 function M.lines()
+    local commit, reason = environment.commit()
     local cpu, cores = environment.machine()
     local kernels = clib.C.cpl_kernels_for("cpu", clib.dtypes.f64)
     return {
         "cplab       " .. clib.ffi.string(clib.C.cpl_version()),
-        "commit      " .. (environment.commit() or "unknown (no git)"),
+        "commit      " .. (commit or ("unknown (%s)"):format(reason)),
         "folder      " .. environment.root(),
         "luajit      " .. jit.version,
         ("machine     %s, %d cores"):format(cpu, cores),

@@ -21,10 +21,22 @@ function M.root()
     return debug.getinfo(1, "S").source:match "^@(.*)/lua/cplab/[^/]*$" or "."
 end
 
---- The commit of this checkout, with "-dirty" where files differ from it; nil outside of git.
-function M.commit()
-    return first_line("git -C " .. M.shell_word(M.root()) ..
-        " describe --always --dirty --abbrev=12 --exclude='*'")
+--- The commit of this checkout, with "-dirty" where files differ from it. The checkout may belong
+-- to another user.
+-- @tparam ?string root the checkout; else this one
+-- @treturn ?string
+-- @treturn ?string why there is none, as git says it
+function M.commit(root)
+    local folder = M.shell_word(root or M.root())
+    local pipe = io.popen(("git -C %s -c safe.directory=%s describe --always --dirty --abbrev=12 "
+        .. "--exclude='*' 2>&1"):format(folder, folder))
+    local text = pipe and pipe:read "*a" or ""
+    if pipe then pipe:close() end
+    for line in text:gmatch "[^\n]+" do
+        if line:find "^%x+$" or line:find "^%x+%-dirty$" then return line end
+    end
+    return nil, text:match "fatal: ([^\n]*)" or text:match ": (git: [^\n]*)"
+        or text:match "[^\n]+" or "git says nothing"
 end
 
 --- The model of the processor, and how many of it this process may use.
@@ -45,8 +57,9 @@ end
 -- @treturn table
 function M.describe(options)
     local cpu, cores = M.machine()
+    local commit = M.commit()
     return {
-        version = clib.ffi.string(clib.C.cpl_version()), commit = M.commit(),
+        version = clib.ffi.string(clib.C.cpl_version()), commit = commit,
         cpu = cpu, cores = cores, transport = "local", luajit = jit.version,
         device = options.device, blas = clib.ffi.string(clib.C.cpl_host_blas_core()),
     }
