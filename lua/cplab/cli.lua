@@ -22,10 +22,10 @@ end
 
 local function add_selection(command)
     command:argument("file", "The experiment, a Lua script."):argname "FILE"
-    command:option("--set", "Replace the values of an axis, or set a param."):argname "NAME=VALUE"
-        :count "*"
-    command:option("--only", "Keep the cases with these values of an axis."):argname "NAME=VALUE"
-        :count "*"
+    command:option("--set", "Replace the values of an axis (commas separate them), or set a "
+        .. "param. May be repeated."):argname "NAME=VALUE[,VALUE]":count "*"
+    command:option("--only", "Keep the cases with these values of an axis (commas separate "
+        .. "them). May be repeated."):argname "NAME=VALUE[,VALUE]":count "*"
 end
 
 local function add_run(parser)

@@ -129,11 +129,26 @@ local function show_traceback(result, text, bar)
     end
 end
 
--- Takes a finished case from an earlier run, or runs it.
-local function one_case(chosen, case, state)
+-- The finished case of an earlier run, if there is one, and what names the case.
+local function from_file(chosen, case, state)
     local name = { experiment = chosen.script.name, case = case, env = env_of(chosen, case, state) }
     local old = state.finished[results.key(name)]
-    if old and (old.status ~= "skipped" or chosen.reasons[case]) then return old, true end
+    if old and old.status == "skipped" and not chosen.reasons[case] then old = nil end
+    return old, name
+end
+
+local function count_old(chosen, state)
+    local n = 0
+    for _, case in ipairs(chosen.cases) do
+        if from_file(chosen, case, state) then n = n + 1 end
+    end
+    return n
+end
+
+-- Takes a finished case from an earlier run, or runs it.
+local function one_case(chosen, case, state)
+    local old, name = from_file(chosen, case, state)
+    if old then return old, true end
     local text = sweep.describe(case, chosen.axes)
     local start = C.cpl_clock()
     state.bar:begin(text)
@@ -179,11 +194,17 @@ local function execute(chosen, arguments)
     local outputs, message = open_outputs(chosen, arguments)
     if not outputs then return nil, message end
     local options = options_of(chosen, arguments)
-    local all = run_all(chosen, outputs, {
+    local state = {
         options = options, env = environment.describe(options),
         finished = finished_before(outputs),
-        bar = progress.new(#chosen.cases, is_terminal(2)),
-    })
+    }
+    local n_old = arguments.resume and count_old(chosen, state) or 0
+    if arguments.resume then
+        say(("resume: %d of %d case%s from %s"):format(n_old, #chosen.cases,
+            #chosen.cases == 1 and "" or "s", arguments.json))
+    end
+    state.bar = progress.new(#chosen.cases - n_old, is_terminal(2))
+    local all = run_all(chosen, outputs, state)
     for _, sink in ipairs(outputs) do sink:close() end
     local lines = report.table(all, {
         axes = chosen.axes, columns = chosen.script.report, colour = M.colour(),

@@ -1,6 +1,8 @@
 -- The command line itself: help, version, and wrong words.
 local command = require "spec.cli.command"
 
+local environment = require "cplab.environment"
+
 describe("cplab", function()
     it("prints its version", function()
         assert.same({ status = 0, out = "cplab 0.1.0\n", err = "" }, command.cplab { "--version" })
@@ -23,6 +25,17 @@ describe("cplab", function()
         for line in list:gmatch "[^\n]+" do names[#names + 1] = line:match "^   (%l+)" end
         assert.same({ "run", "show", "route", "bench", "report", "compare", "doctor", "test" },
             names)
+    end)
+
+    it("says how values are given and that options repeat", function()
+        local help = command.cplab({ "run", "--help" }).out:gsub("%s+", " ")
+        for _, option in ipairs { "set", "only" } do
+            assert.truthy(help:find("--" .. option .. " NAME=VALUE[,VALUE]", 1, true))
+        end
+        local _, n = help:gsub("commas separate them", "")
+        assert.equal(2, n)
+        _, n = help:gsub("May be repeated", "")
+        assert.equal(2, n)
     end)
 
     it("wants a command", function()
@@ -67,6 +80,24 @@ describe("cplab", function()
             "cuda" } do
             assert.truthy(("\n" .. result.out):find("\n" .. name .. " +%S"), name)
         end
+    end)
+end)
+
+describe("the commit of a checkout", function()
+    it("is found where another user owns it", function()
+        local commit = environment.commit()
+        if not commit then return end -- an unpacked archive has none
+        local result = command.shell("GIT_TEST_ASSUME_DIFFERENT_OWNER=1 " .. command.root
+            .. "/cplab doctor")
+        assert.equal(commit, result.out:match "\ncommit +([^\n]*)")
+    end)
+
+    it("is unknown for the reason that git gives", function()
+        local folder = command.folder()
+        finally(function() command.remove(folder) end)
+        local commit, reason = environment.commit(folder)
+        assert.is_nil(commit)
+        assert.truthy(reason:find "^not a git repository")
     end)
 end)
 
