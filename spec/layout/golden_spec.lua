@@ -2,12 +2,13 @@
 -- each field means): ids, split sizes and index orders of both directions, exactly.
 local ffi = require "ffi"
 local cplab = require "cplab"
+local environment = require "cplab.environment"
 local json = require "cplab.json"
 local naive = require "spec.support.layout_naive"
 local message = require "spec.support.message"
 
 local function read(path)
-    local file = assert(io.open(path))
+    local file = assert(io.open(environment.root() .. "/" .. path))
     local text = file:read "*a"
     file:close()
     return json.decode(text)
