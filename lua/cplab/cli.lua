@@ -132,10 +132,19 @@ end
 
 function commands.show(arguments)
     local sweep = require "cplab.sweep"
-    local chosen, message = require("cplab.selection").new(arguments)
+    local selection = require "cplab.selection"
+    local chosen, message = selection.new(arguments)
     if not chosen then say(message) return 2 end
+    for _, name in ipairs { "stream", "model" } do
+        if not chosen.script[name] then
+            say(("show: the experiment has no %s(case)"):format(name))
+            return 2
+        end
+    end
     local describe = require("cplab.lab").describe
     for i, case in ipairs(chosen.cases) do
+        local built, problem = selection.build(chosen, case)
+        if not built then say(problem) return 2 end
         if i > 1 then io.stdout:write "\n" end
         io.stdout:write(sweep.describe(case, chosen.axes), "\n")
         local ok, lines = pcall(describe, chosen.script, case, { dtype = chosen.dtype })

@@ -154,14 +154,19 @@ function M.decode(line)
     return result
 end
 
---- Names a result: the same experiment, case, seed and dtype give the same text. Bytes that are no
--- UTF-8 are written as other text than they were, so the case is as a file would bring it back.
+-- Bytes that are no UTF-8 are written as other text than they were: this is the JSON of what a file
+-- would bring back.
+local function as_read(value)
+    local text = json.encode(value)
+    if not text:find("\\u00", 1, true) then return text end
+    return json.encode((json.decode(text)))
+end
+
+--- Names a result: the same experiment, case, seed and dtype give the same text.
 function M.key(result)
     local env = result.env or {}
-    local case = json.encode(result.case)
-    if case:find("\\u00", 1, true) then case = json.encode((json.decode(case))) end
-    return table.concat({ result.experiment, case, json.encode(plain(env.seed)),
-        json.encode(plain(env.dtype)) }, "\n")
+    return table.concat({ as_read(result.experiment), as_read(result.case),
+        json.encode(plain(env.seed)), json.encode(plain(env.dtype)) }, "\n")
 end
 
 --- Reads a file of lines. A last line that was cut off is left out.

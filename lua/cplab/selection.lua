@@ -102,7 +102,10 @@ local function call(self, name, is, case, ...)
         name, args.show(value))
 end
 
-local function build(self, case)
+--- Builds model and stream of a case, and forgets them.
+-- @treturn ?boolean
+-- @treturn ?string the sentence, with a place in the script
+function M.build(self, case)
     local ok, message = call(self, "model", model.is, case)
     if not ok then return nil, message end
     return call(self, "stream", stream.is, case, 0)
@@ -116,7 +119,7 @@ function M.check_input(self)
     local first, n = nil, 0
     for _, case in ipairs(self.cases) do
         if not self.reasons[case] then
-            local ok, message = build(self, case)
+            local ok, message = M.build(self, case)
             if ok then return true end
             first, n = first or message, n + 1
         end

@@ -134,6 +134,15 @@ describe("cplab run refuses what a script builds", function()
             .. "return s end", ":11: stream.thd: lengths must be a list (got 1)")
     end)
 
+    it("in show as well", function()
+        local path = script(demo .. "stream = function() end }")
+        local err = ("cplab: show: the experiment has no model(case)\n")
+        assert.same({ status = 2, out = "", err = err }, command.cplab { "show", path })
+        path = script(demo .. "stream = function() end, model = function() return 1 end }")
+        err = ("cplab: %s:5: model() must return a cplab.model (got 1)\n"):format(path)
+        assert.same({ status = 2, out = "", err = err }, command.cplab { "show", path })
+    end)
+
     it("for the first step, which has the number 0", function()
         refuses_functions("stream = function(_, step) return step end",
             ":9: stream() must return a cplab.stream (got 0)")

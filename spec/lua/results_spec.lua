@@ -178,7 +178,7 @@ describe("results.json_lines", function()
 
     it("knows a case whose text is no UTF-8 again", function()
         local a = result(1)
-        a.case.name = "\255"
+        a.case.name, a.experiment = "\255", "x\255"
         assert.equal(results.key(a), results.key(results.decode(results.encode(a))))
     end)
 
