@@ -6,8 +6,14 @@
 #include "print.h"
 
 #include <lauxlib.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+
+/* What the functions here know: all of them the prefix; io.write and io.output
+ * also those that they replace, the file that gets what goes to stdout, and
+ * what the rank sees as io.stdout. */
+enum { PREFIX = 1, WRITE, OUTPUT, REAL, STDOUT, N_UPVALUES = STDOUT };
 
 /* Adds text, and the prefix after each line break in it. */
 static void add_lines(luaL_Buffer *out, const char *text, size_t bytes,
@@ -22,7 +28,7 @@ static void add_lines(luaL_Buffer *out, const char *text, size_t bytes,
 
 static int print(lua_State *L)
 {
-    const char *prefix = lua_tostring(L, lua_upvalueindex(1));
+    const char *prefix = lua_tostring(L, lua_upvalueindex(PREFIX));
     int n = lua_gettop(L);
     lua_getglobal(L, "tostring");
     for (int i = 1; i <= n; i++) {
@@ -58,7 +64,7 @@ static const char begun_key[] = "cplab.begun";
  * `first` on: whole lines go out, the rest waits. */
 static void write_lines(lua_State *L, int first)
 {
-    const char *prefix = lua_tostring(L, lua_upvalueindex(1));
+    const char *prefix = lua_tostring(L, lua_upvalueindex(PREFIX));
     int n = lua_gettop(L);
     lua_getfield(L, LUA_REGISTRYINDEX, begun_key);
     for (int i = first; i <= n; i++) {
@@ -85,8 +91,24 @@ static void write_lines(lua_State *L, int first)
     fwrite(text, 1, bytes, stderr);
 }
 
+/* Calls a function with all arguments of the running one. */
+static int forward(lua_State *L, int function)
+{
+    lua_pushvalue(L, function);
+    lua_insert(L, 1);
+    lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+    return lua_gettop(L);
+}
+
+/* A rank may have sent its output to a file: then that is where it goes. */
 static int io_write(lua_State *L)
 {
+    lua_pushvalue(L, lua_upvalueindex(OUTPUT));
+    lua_call(L, 0, 1);
+    bool is_stdout = lua_rawequal(L, -1, lua_upvalueindex(REAL));
+    lua_pop(L, 1);
+    if (!is_stdout)
+        return forward(L, lua_upvalueindex(WRITE));
     write_lines(L, 1);
     lua_pushboolean(L, 1);
     return 1;
@@ -97,6 +119,15 @@ static int stdout_write(lua_State *L)
     write_lines(L, 2);
     lua_pushboolean(L, 1);
     return 1;
+}
+
+static int io_output(lua_State *L)
+{
+    if (lua_rawequal(L, 1, lua_upvalueindex(STDOUT))) {
+        lua_pushvalue(L, lua_upvalueindex(REAL));
+        lua_replace(L, 1);
+    }
+    return forward(L, lua_upvalueindex(OUTPUT));
 }
 
 /* flush, setvbuf, close: a line is written when it is complete. */
@@ -136,16 +167,26 @@ static void restrain_io(lua_State *L)
     lua_pushliteral(L, "");
     lua_setfield(L, LUA_REGISTRYINDEX, begun_key);
     lua_getglobal(L, "io");
-    lua_insert(L, -2);
+    int io = lua_gettop(L);
+    lua_getfield(L, io, "output");
+    lua_getfield(L, io, "stderr");
+    lua_call(L, 1, 0); /* io.output():write() is a way to stdout, too */
+    lua_pushvalue(L, io - 1);
+    lua_getfield(L, io, "write");
+    lua_getfield(L, io, "output");
+    lua_getfield(L, io, "stderr");
+    lua_pushvalue(L, io - 1);
     push_stdout(L);
-    lua_setfield(L, -3, "stdout");
-    lua_pushcclosure(L, io_write, 1);
-    lua_setfield(L, -2, "write");
-    /* io.output():write() is another way to the same file. */
-    lua_getfield(L, -1, "output");
-    lua_getfield(L, -2, "stderr");
-    lua_call(L, 1, 0);
-    lua_pop(L, 1);
+    lua_remove(L, -2);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, io, "stdout");
+    for (int i = 1; i <= N_UPVALUES; i++)
+        lua_pushvalue(L, io + i);
+    lua_pushcclosure(L, io_write, N_UPVALUES);
+    lua_setfield(L, io, "write");
+    lua_pushcclosure(L, io_output, N_UPVALUES);
+    lua_setfield(L, io, "output");
+    lua_settop(L, io - 2);
 }
 
 void host_flush_rank(lua_State *L, int rank)

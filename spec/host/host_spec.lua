@@ -113,6 +113,25 @@ describe("the host", function()
         assert.equal("[0] a1\n[0] b c\n[0] \n[0] d\n[0] e\nplain\n", err)
     end)
 
+    it("lets a rank send its output to a file and back", function()
+        local path = os.tmpname()
+        local status, out, err = run(([[
+            require("spec.support.ranks").run(1, function(_, path)
+                io.output(path)
+                io.write("in ", "a file\n")
+                io.close()
+                io.output(io.stdout)
+                io.write("back\n")
+                return true
+            end, %q)
+        ]]):format(path))
+        local file = assert(io.open(path))
+        local text = file:read "*a"
+        file:close()
+        os.remove(path)
+        assert.same({ 0, "", "[0] back\n", "in a file\n" }, { status, out, err, text })
+    end)
+
     it("refuses to write what is no text", function()
         local _, failure = ranks.try(1, function() io.write({}) end)
         assert.matches("bad argument #1 to 'write' (string expected, got table)", failure.message,
