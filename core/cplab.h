@@ -311,9 +311,12 @@ CPL_API cpl_status cpl_view_shift(const cpl_layout *layout, int64_t k,
  * 0: no limit. */
 CPL_API cpl_status cpl_view_keys(const cpl_layout *layout, int64_t window,
                                  cpl_view **out);
-/* Local. Every position of the stream, in order, on every rank: what a layer
- * needs that holds a slice of the heads. */
-CPL_API cpl_status cpl_view_whole(const cpl_layout *layout, cpl_view **out);
+/* Local. Every position of the stream in order, on every rank. With `sliced`
+ * each rank sees its own slice of the row (heads, for a headwise layer): the
+ * source of the exchange is then packed, n_ranks * n_local rows of a slice
+ * each, first all slices for rank 0, then all for rank 1, ... */
+CPL_API cpl_status cpl_view_whole(const cpl_layout *layout, bool sliced,
+                                  cpl_view **out);
 /*
  * Local. The rows of `layout` in the slots of `target`, a layout of as many
  * ranks whose stream has the same sequences with other lengths: in each slot

@@ -247,6 +247,7 @@ struct cpl_view {
     const cpl_layout *onto;   /* onto: whose slots the rows take; or NULL */
     int64_t size;   /* halo: width; shift: k; keys: window, 0 for no limit */
     bool real_only; /* halo: only before spans of real tokens */
+    bool is_sliced; /* whole: each rank sees its own slice of every row */
     uint64_t digest;
     char *text;
 };

@@ -37,11 +37,32 @@ static cpl_status count_rows(const cpli_ends *ends, int rank, part *out)
     return status;
 }
 
+static bool is_sliced(const cpli_ends *ends)
+{
+    return ends->view != NULL && ends->view->is_sliced;
+}
+
+/* The source of slices is packed: first the rows' slices for rank 0, then those
+ * for rank 1, ... */
+static void shift_slices(const cpli_ends *ends, int rank,
+                         cpli_segments *segments)
+{
+    int64_t n_local = cpli_n_local(ends->from, rank);
+    cpl_segment *receives = segments->items + segments->n_sends;
+    for (int64_t i = 0; i < segments->n_sends; i++)
+        segments->items[i].slot += segments->items[i].peer * n_local;
+    for (int64_t i = 0; i < segments->n_receives; i++)
+        receives[i].peer_slot +=
+            rank * cpli_n_local(ends->from, receives[i].peer);
+}
+
 static cpl_status build(cpl_route *route, int rank)
 {
     part built = {.is_built = true};
     CPL_TRY(count_rows(&route->ends, rank, &built));
     CPL_TRY(cpli_segments_collect(&route->ends, rank, true, &built.segments));
+    if (is_sliced(&route->ends))
+        shift_slices(&route->ends, rank, &built.segments);
     route->parts[rank] = built;
     return CPL_OK;
 }
@@ -58,7 +79,8 @@ cpl_status cpl_route_rank(cpl_route *route, int rank, cpl_route_part *out)
         .receives = segments->items + segments->n_sends,
         .n_sends = segments->n_sends,
         .n_receives = segments->n_receives,
-        .n_source_rows = cpli_n_local(route->ends.from, rank),
+        .n_source_rows = cpli_n_local(route->ends.from, rank) *
+                         (is_sliced(&route->ends) ? route->n_ranks : 1),
         .n_target_rows = known->n_target_rows,
         .n_fill_rows = known->n_fill_rows,
     };
@@ -149,7 +171,8 @@ bool cpl_route_is_identity(const cpl_route *route)
 
 uint64_t cpl_route_source_digest(const cpl_route *route)
 {
-    return route->ends.from->digest;
+    uint64_t digest = route->ends.from->digest;
+    return is_sliced(&route->ends) ? cpl_hash(digest, "sliced", 6) : digest;
 }
 
 uint64_t cpl_route_target_digest(const cpl_route *route)

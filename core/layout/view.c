@@ -209,7 +209,7 @@ static const cpli_view_kind onto = {
 
 static uint64_t digest(const cpl_view *view)
 {
-    int64_t words[] = {view->size, view->real_only};
+    int64_t words[] = {view->size, view->real_only, view->is_sliced};
     uint64_t hash = cpl_layout_digest(view->layout);
     hash = cpl_hash(hash, view->kind->name, strlen(view->kind->name));
     if (view->onto != NULL) {
@@ -226,6 +226,8 @@ static cpl_status describe(cpl_view *view)
     if (view->onto != NULL)
         return cpli_text(&view->text, "onto %s, of %s",
                          cpl_layout_describe(view->onto), text);
+    if (view->is_sliced)
+        return cpli_text(&view->text, "%s of %s, sliced", name, text);
     if (view->kind == &whole || (view->kind == &keys && view->size == 0))
         return cpli_text(&view->text, "%s of %s", name, text);
     return cpli_text(
@@ -284,9 +286,10 @@ cpl_status cpl_view_keys(const cpl_layout *layout, int64_t window,
                   out);
 }
 
-cpl_status cpl_view_whole(const cpl_layout *layout, cpl_view **out)
+cpl_status cpl_view_whole(const cpl_layout *layout, bool sliced, cpl_view **out)
 {
-    return create((cpl_view){.kind = &whole, .layout = layout}, out);
+    return create(
+        (cpl_view){.kind = &whole, .layout = layout, .is_sliced = sliced}, out);
 }
 
 cpl_status cpl_view_onto(const cpl_layout *layout, const cpl_layout *target,

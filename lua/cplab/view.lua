@@ -62,12 +62,15 @@ function M.keys(layout, options)
     return (create(layout, "keys", 2, C.cpl_view_keys, window or 0))
 end
 
---- Every position of the stream in order, on every rank: what a headwise layer needs, which then
--- takes a slice of the heads.
+--- Every position of the stream in order, on every rank. With `sliced` each rank sees its own slice
+-- of every row, as a headwise layer its heads: the source is then packed by rank, n_ranks times the
+-- local rows, first all slices for rank 0, then all for rank 1, ...
 -- @tparam Layout layout
+-- @tparam ?table options sliced (boolean)
 -- @treturn View
-function M.whole(layout)
-    return (create(layout, "whole", 2, C.cpl_view_whole))
+function M.whole(layout, options)
+    options = args.fields("view.whole", options or {}, { sliced = "boolean?" }, 2)
+    return (create(layout, "whole", 2, C.cpl_view_whole, options.sliced or false))
 end
 
 local function onto(layout, target, who, level)

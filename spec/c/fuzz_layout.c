@@ -280,7 +280,7 @@ static void check_views(input *in, const cpl_layout *from,
         check_view(view, from, source);
     if (is_ok(cpl_view_keys(from, choose(in, 32), &view)))
         check_view(view, from, source);
-    if (is_ok(cpl_view_whole(from, &view)))
+    if (is_ok(cpl_view_whole(from, false, &view)))
         check_view(view, from, source);
     if (other != NULL && is_ok(cpl_view_onto(from, other, &view)))
         check_view(view, from, source);
