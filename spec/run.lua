@@ -2,7 +2,7 @@
 --
 --     cplab-host spec/run.lua [PATHS...]
 --
--- PATHS are spec files, or folders with files that end in _spec.lua; all of spec/ without any.
+-- PATHS are files, or folders with files that end in _spec.lua; all of spec/ without any.
 -- Exit status 0: all passed, 1: not.
 local root = arg[0]:match "^(.*/)" or "./"
 
@@ -17,7 +17,8 @@ local function leave(status)
 end
 
 -- busted ends a failed run by raising nil, which says nothing outside its own program.
-require("busted.compatibility").exit = function(code)
+local compatibility = require "busted.compatibility"
+compatibility.exit = function(code)
     leave(code ~= 0 and 1 or 0)
 end
 
@@ -45,6 +46,10 @@ require "cplab"
 local words = { [0] = "spec", "--output=" .. root .. "handler.lua", "--pattern=_spec%.lua$" }
 for _, path in ipairs(#arg > 0 and arg or { root }) do
     words[#words + 1] = path
+    -- A file that is named is run whatever its name.
+    if require("lfs").attributes(path, "mode") == "file" then
+        words[#words + 1] = "--pattern=" .. path:match("[^/]+$"):gsub("%W", "%%%0") .. "$"
+    end
 end
 _G.arg = words
 require "busted.runner" { standalone = false }
@@ -53,3 +58,4 @@ if n_exits > 0 then
         n_exits))
     leave(1)
 end
+if compatibility.has_run_nothing then leave(1) end -- the handler found that out

@@ -2,9 +2,9 @@
 local host = io.open("/proc/self/cmdline"):read("*a"):match "^[^%z]+"
 
 -- Runs a spec file with that text in a process of its own: status, all that it prints.
-local function run(text)
+local function run(text, ending)
     local out = os.tmpname()
-    local spec = out .. "_spec.lua"
+    local spec = out .. (ending or "_spec.lua")
     local file = assert(io.open(spec, "w"))
     file:write(text)
     file:close()
@@ -24,6 +24,15 @@ describe("a run of the specs", function()
         status, text = run [[ it("a", function() end) it("b", function() assert.equal(1, 2) end) ]]
         assert.equal(1, status)
         assert.matches("\n1 passed, 1 failed, 0 skipped\n$", text)
+    end)
+
+    it("runs a file that is named whatever its name, and fails where there is no spec", function()
+        local status, text = run([[ it("a", function() end) ]], "-mine.lua")
+        assert.equal(0, status)
+        assert.matches("\n1 passed, 0 failed, 0 skipped\n$", text)
+        status, text = run "local x = 1"
+        assert.equal(1, status)
+        assert.matches("there was no spec to run\n\n0 passed, 0 failed, 0 skipped\n$", text)
     end)
 
     it("fails where a spec calls os.exit", function()

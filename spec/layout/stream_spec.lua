@@ -103,7 +103,7 @@ describe("a stream", function()
         ["too few tokens"] = { { lengths = { 3, 1 }, tokens = "abc" },
             "stream.thd: 3 tokens for 4 positions and columns" },
         ["a token that is no id"] = { { lengths = { 2 }, tokens = { 1, 1.5 } },
-            "stream.thd: tokens[2] must be an integer (got 1.5)" },
+            "stream.thd: tokens[2] must be an integer in 0 .. 2147483647 (got 1.5)" },
         ["no table"] = { 16, "stream.thd: takes a table of named fields (got 16)" },
     }
     for name, case in pairs(thd) do
