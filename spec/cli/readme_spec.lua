@@ -32,6 +32,10 @@ describe("README", function()
         assert.same({ "0 2", "14 5", "37 3", "0 5", "31", "12" }, printed)
     end)
 
+    it("has no gap that was to be filled in", function()
+        assert.is_nil(readme:find "@%u+@")
+    end)
+
     it("maps folders that exist", function()
         local map = readme:match "## Map\n\n```\n(.-)```"
         local n = 0
