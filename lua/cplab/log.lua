@@ -1,7 +1,7 @@
 --- What a rank says to its user: one line on stderr, and each warning once a process.
 -- @module cplab.log
 local clib = require "clib"
-local C = clib.C
+local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
@@ -10,15 +10,24 @@ function M.line(text)
     io.stderr:write("cplab: ", text, "\n")
 end
 
+local said = {} -- by this rank
+
 --- A warning that is said once in a process, whichever rank says it first.
 -- @tparam string name of the warning
 function M.once(name, text)
-    local key, box = "said:" .. name, clib.box "size_t"
-    if C.cpl_store_get(key, box) ~= nil then
+    if said[name] then
         return
     end
-    clib.check(C.cpl_store_put(key, "1", 1))
-    M.line(text)
+    said[name] = true
+    -- The store keeps the first value that it is given, so the rank whose own it is was first; a
+    -- table of this Lua state, and the time, are like no other.
+    local mine = ("%s %.9f"):format(tostring(said), C.cpl_clock())
+    local key, box = "said:" .. name, clib.box "size_t"
+    clib.check(C.cpl_store_put(key, mine, #mine))
+    local first = C.cpl_store_get(key, box)
+    if ffi.string(first, box[0]) == mine then
+        M.line(text)
+    end
 end
 
 return M

@@ -322,3 +322,21 @@ describe("the store", function()
         end
     end)
 end)
+
+describe("a warning that is said once", function()
+    it("is said by one rank alone, though all say it at the same time", function()
+        for i = 1, 20 do
+            local said = ranks.run(8, function(comm, p)
+                local log, n = require "cplab.log", 0
+                log.line = function() n = n + 1 end
+                comm:barrier()
+                log.once("spec " .. p.i, "once")
+                log.once("spec " .. p.i, "once")
+                return n
+            end, { i = i })
+            local sum = 0
+            for _, n in ipairs(said) do sum = sum + n end
+            assert.equal(1, sum)
+        end
+    end)
+end)
