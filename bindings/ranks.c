@@ -80,8 +80,7 @@ static const char boot[] =
     "end\n"
     "return result\n";
 
-/* ---- one rank --------------------------------------------------------------
- */
+/* ---- one rank ---- */
 
 /* A copy that survives its Lua state; NULL when even that has no memory. */
 static char *keep(const char *text, size_t bytes)
@@ -136,8 +135,7 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-/* ---- all ranks --------------------------------------------------------------
- */
+/* ---- all ranks ---- */
 
 static cpl_status start_rank(rank_job *job)
 {

@@ -30,7 +30,7 @@
 #define CPL_API __attribute__((visibility("default")))
 #endif
 
-/* ---- base ---------------------------------------------------------- */
+/* ---- base ---- */
 
 #define CPL_STATUS_LIST(X)                                             \
     X(OK, "success")                                                   \
@@ -118,7 +118,7 @@ CPL_API void cpl_memory(cpl_memory_stats *out);
 CPL_API void cpl_memory_reset_peak(void);
 CPL_API void cpl_memory_fail_after(int64_t n);
 
-/* ---- layout: streams, layouts, views, routes (integers only) -------- */
+/* ---- layout: streams, layouts, views, routes (integers only) ---- */
 
 /* A stream: the global sequence of token positions of one microbatch. */
 typedef struct cpl_stream cpl_stream;
@@ -413,7 +413,7 @@ typedef struct cpl_link {
 CPL_API cpl_status cpl_layout_chain(const cpl_layout *layout, int rank,
                                     cpl_link **out, int64_t *n_out);
 
-/* ---- trace: counters, faults ----------------------------------------- */
+/* ---- trace: counters, faults ---- */
 
 /*
  * What this thread (a rank) did since the last reset. Bytes and messages count
@@ -448,7 +448,7 @@ typedef struct cpl_faults {
 } cpl_faults;
 CPL_API cpl_faults *cpl_faults_here(void);
 
-/* ---- comm: ranks and bytes -------------------------------------------- */
+/* ---- comm: ranks and bytes ---- */
 
 typedef struct cpl_world cpl_world; /* ranks that are threads of a process */
 typedef struct cpl_comm cpl_comm;   /* one rank's handle on its group */
@@ -489,7 +489,7 @@ CPL_API cpl_status cpl_comm_gather(cpl_comm *comm, const void *data,
 /* Collective. The worst status over ranks; OK only if all gave OK. */
 CPL_API cpl_status cpl_comm_agree(cpl_comm *comm, cpl_status mine);
 
-/* ---- tensor ------------------------------------------------------------ */
+/* ---- tensor ---- */
 
 enum { CPL_MAX_DIMS = 6 };
 
@@ -558,7 +558,7 @@ CPL_API cpl_status cpl_trace_check(const cpl_tensor *tensor,
                                    const cpl_layout *layout, int rank,
                                    const char *who);
 
-/* ---- exchange ------------------------------------------------------------ */
+/* ---- exchange ---- */
 
 /* A plan: one rank's part of a route, bound to a group and a row size. */
 typedef struct cpl_plan cpl_plan;
@@ -609,8 +609,7 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
                                           const cpl_tensor *d_dst,
                                           cpl_tensor *d_src, bool accumulate);
 
-/* ---- layer -----------------------------------------------------------------
- */
+/* ---- layer ---- */
 
 /*
  * A place: one rank's part of a layout made ready for layers, with the routes

@@ -28,12 +28,17 @@ const char *cpl_comm_transport(const cpl_comm *comm)
 
 cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out)
 {
+    if (comm->ops->alloc == NULL)
+        return cpli_alloc(bytes, 1, out);
     return comm->ops->alloc(comm, bytes, out);
 }
 
 void cpli_comm_free(cpl_comm *comm, void *memory)
 {
-    comm->ops->free(comm, memory);
+    if (comm->ops->free == NULL)
+        cpli_free(memory);
+    else
+        comm->ops->free(comm, memory);
 }
 
 cpl_status cpli_transfer_start(cpl_comm *comm, const cpli_transfer *transfer)

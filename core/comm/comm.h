@@ -41,7 +41,8 @@ typedef struct cpli_transfer {
 
 typedef struct cpli_comm_ops {
     const char *name;
-    cpl_status (*alloc)(cpl_comm *comm, size_t bytes, void **out); /* zeroed */
+    /* Zeroed memory that peers can reach; both NULL: the heap's will do. */
+    cpl_status (*alloc)(cpl_comm *comm, size_t bytes, void **out);
     void (*free)(cpl_comm *comm, void *memory);
     /* The transfer and its arrays stay untouched until finish returns; every
      * start has its finish, in any order. */

@@ -14,20 +14,7 @@ static cpli_member *member_of(const cpli_member *me, int rank)
     return &me->world->members[rank];
 }
 
-static cpl_status alloc(cpl_comm *comm, size_t bytes, void **out)
-{
-    (void)comm;
-    return cpli_alloc(bytes, 1, out);
-}
-
-static void release(cpl_comm *comm, void *memory)
-{
-    (void)comm;
-    cpli_free(memory);
-}
-
-/* ---- transfers: start -------------------------------------------------------
- */
+/* ---- transfers: start ---- */
 
 /* The end of the pieces of one peer that begin at `first`. */
 static int64_t end_of_peer(const cpli_piece *pieces, int64_t n, int64_t first)
@@ -91,8 +78,7 @@ static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
     return CPL_OK;
 }
 
-/* ---- transfers: finish ------------------------------------------------------
- */
+/* ---- transfers: finish ---- */
 
 static bool has_posted(const cpli_member *me, int peer)
 {
@@ -258,8 +244,7 @@ static cpl_status finish(cpl_comm *comm, const cpli_transfer *transfer)
     return status;
 }
 
-/* ---- collectives
- * -------------------------------------------------------------- */
+/* ---- collectives ---- */
 
 static cpl_status barrier(cpl_comm *comm)
 {
@@ -384,8 +369,6 @@ static cpl_status sum(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype)
 
 const cpli_comm_ops cpli_local_ops = {
     .name = "local",
-    .alloc = alloc,
-    .free = release,
     .start = start,
     .finish = finish,
     .barrier = barrier,

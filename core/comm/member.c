@@ -23,7 +23,7 @@ static cpli_member *member_of(const cpli_member *me, int rank)
     return &me->world->members[rank];
 }
 
-/* ---- failing ------------------------------------------------------------- */
+/* ---- failing ---- */
 
 cpl_status cpli_member_alive(cpli_member *me)
 {
@@ -120,8 +120,7 @@ static cpl_status fail_deadline(cpli_member *me, const cpli_wait *wait)
     return cpli_member_fail(me, CPL_DEADLINE, "%s", text);
 }
 
-/* ---- waiting ---------------------------------------------------------------
- */
+/* ---- waiting ---- */
 
 /* Whether a wait is over for another reason than being ready. */
 static bool is_hopeless(const cpli_member *me, int peer)
@@ -204,8 +203,7 @@ void cpli_member_unpin(cpli_member *me, int peer, bool consumed)
     pthread_mutex_unlock(&member->mutex);
 }
 
-/* ---- meeting
- * ----------------------------------------------------------------- */
+/* ---- meeting ---- */
 
 static bool has_met(const cpli_member *me, int peer)
 {

@@ -4,18 +4,6 @@
  */
 #include "comm.h"
 
-static cpl_status alloc(cpl_comm *comm, size_t bytes, void **out)
-{
-    (void)comm;
-    return cpli_alloc(bytes, 1, out);
-}
-
-static void release(cpl_comm *comm, void *memory)
-{
-    (void)comm;
-    cpli_free(memory);
-}
-
 static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
 {
     (void)comm;
@@ -56,8 +44,6 @@ static cpl_status sum(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype)
 
 static const cpli_comm_ops ops = {
     .name = "self",
-    .alloc = alloc,
-    .free = release,
     .start = start,
     .finish = finish,
     .barrier = barrier,

@@ -18,7 +18,7 @@ CPL_API cpl_status cpli_plan_from_parts(const cpl_route_part *part,
                                         cpl_comm *comm, cpl_dtype dtype,
                                         int64_t width, cpl_plan **out);
 
-/* ---- which rows move in place -------------------------------------------- */
+/* ---- which rows move in place ---- */
 
 /*
  * The segments of a part, sorted out for an exchange in place: rows that stay
@@ -44,8 +44,7 @@ void cpli_split_destroy(cpli_split *split);
 void cpli_split_decide(cpli_split *split, const cpl_route_part *part, int rank,
                        bool may_swap);
 
-/* ---- pieces for one size of row -------------------------------------------
- */
+/* ---- pieces for one size of row ---- */
 
 typedef struct cpli_pieces {
     cpli_piece *items;
@@ -82,8 +81,7 @@ cpl_status cpli_moves_create(const cpl_route_part *part,
                              cpli_moves *out);
 void cpli_moves_destroy(cpli_moves *moves);
 
-/* ---- methods
- * ----------------------------------------------------------------- */
+/* ---- methods ---- */
 
 /* A way to carry out an execution. Starting and finishing allocate nothing and
  * decide nothing. */

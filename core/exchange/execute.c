@@ -4,8 +4,7 @@
  */
 #include "plan.h"
 
-/* ---- executing: checks
- * --------------------------------------------------------------- */
+/* ---- executing: checks ---- */
 
 /* One side of an execution: what the plan expects of a tensor. */
 typedef struct side {
@@ -92,8 +91,7 @@ static cpl_status check_adding(const cpl_plan *plan, bool accumulate,
     return CPL_OK;
 }
 
-/* ---- executing: one direction
- * ------------------------------------------------------------ */
+/* ---- executing: one direction ---- */
 
 static side source_side(const cpl_plan *plan, const char *name)
 {
@@ -173,8 +171,7 @@ cpl_status cpl_plan_start_adjoint(cpl_plan *plan, const cpl_tensor *d_dst,
     return take_off(plan, d_dst, d_src, add);
 }
 
-/* ---- executing: finish
- * ------------------------------------------------------------------- */
+/* ---- executing: finish ---- */
 
 static void fill(const cpl_plan *plan, void *rows, int64_t bytes, int value)
 {

@@ -9,8 +9,7 @@ static const cpli_method *const methods[] = {&cpli_method_copy};
 enum { N_METHODS = sizeof methods / sizeof *methods };
 static const char method_names[] = "copy";
 
-/* ---- making: arguments ------------------------------------------------------
- */
+/* ---- making: arguments ---- */
 
 /* NULL or "auto": the first one that works on the transport. */
 static cpl_status find_method(const char *name, const cpl_comm *comm,
@@ -84,8 +83,7 @@ static cpl_status check_part(const cpl_route_part *part, int n_ranks)
                           n_ranks);
 }
 
-/* ---- making: one rank
- * --------------------------------------------------------- */
+/* ---- making: one rank ---- */
 
 static cpli_traffic measure(const cpl_segment *segments, int64_t n, int rank,
                             int64_t row_bytes)
@@ -163,8 +161,7 @@ static cpl_status begin_from_route(cpl_route *route, cpl_comm *comm,
     return find_fills(plan, part);
 }
 
-/* ---- making: all ranks
- * ---------------------------------------------------------- */
+/* ---- making: all ranks ---- */
 
 enum { N_VOTES = 7 };
 
@@ -270,8 +267,7 @@ void cpl_plan_destroy(cpl_plan *plan)
     cpli_free(plan);
 }
 
-/* ---- getters
- * ---------------------------------------------------------------------- */
+/* ---- getters ---- */
 
 const char *cpl_plan_method(const cpl_plan *plan)
 {

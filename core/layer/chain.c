@@ -6,8 +6,7 @@
 #include "exchange/exchange.h"
 #include "trace/trace.h"
 
-/* ---- prepare
- * ------------------------------------------------------------------ */
+/* ---- prepare ---- */
 
 static bool has_prev(const cpl_link *link)
 {
@@ -190,8 +189,7 @@ void cpli_chain_release(cpli_chain *chain)
     *chain = (cpli_chain){0};
 }
 
-/* ---- execution
- * ------------------------------------------------------------------- */
+/* ---- execution ---- */
 
 static void *state_of(const cpli_chain *chain, const cpl_tensor *states,
                       int64_t i)

@@ -36,8 +36,7 @@ typedef struct gdn_layer {
     void *workspace;
 } gdn_layer;
 
-/* ---- prepare
- * ------------------------------------------------------------------ */
+/* ---- prepare ---- */
 
 static cpl_gdn rule_of(const gdn_layer *gdn)
 {
@@ -132,8 +131,7 @@ static void release(cpl_layer *layer)
     gdn->plan = NULL;
 }
 
-/* ---- forward
- * --------------------------------------------------------------------- */
+/* ---- forward ---- */
 
 static cpl_conv1d conv_of(const gdn_layer *gdn)
 {
@@ -234,8 +232,7 @@ static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
     return CPL_OK;
 }
 
-/* ---- backward
- * --------------------------------------------------------------------- */
+/* ---- backward ---- */
 
 static void norm_backward(const gdn_layer *gdn, const void *dy)
 {

@@ -35,8 +35,7 @@ typedef struct gqa_layer {
     void *workspace;
 } gqa_layer;
 
-/* ---- prepare
- * ----------------------------------------------------------------- */
+/* ---- prepare ---- */
 
 /* Blocks, from the real spans: the view lists, per sequence in stream order,
  * the keys from its start to the last one needed. */
@@ -164,8 +163,7 @@ static void release(cpl_layer *layer)
     gqa->blocks = NULL;
 }
 
-/* ---- forward
- * -------------------------------------------------------------------- */
+/* ---- forward ---- */
 
 static void norm_heads(const gqa_layer *gqa, int param, const void *x,
                        int64_t x_stride, void *y, int64_t heads)
@@ -246,8 +244,7 @@ static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
     return CPL_OK;
 }
 
-/* ---- backward
- * -------------------------------------------------------------------- */
+/* ---- backward ---- */
 
 static void norm_heads_backward(const gqa_layer *gqa, int param, const void *x,
                                 const void *dy, void *dx, int64_t stride,

@@ -128,8 +128,7 @@ cpl_status cpli_check_view(const cpl_layer *layer, const cpl_tensor *tensor,
     return status;
 }
 
-/* ---- the public face ------------------------------------------------------
- */
+/* ---- the public face ---- */
 
 const char *cpl_layer_kind(const cpl_layer *layer)
 {

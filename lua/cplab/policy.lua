@@ -115,15 +115,4 @@ function M.steps(policy, schedule, cp, has_mlp)
     return steps
 end
 
---- How many convert steps a list of steps has.
-function M.count_conversions(steps)
-    local n = 0
-    for _, step in ipairs(steps) do
-        if step.op == "convert" then
-            n = n + 1
-        end
-    end
-    return n
-end
-
 return M

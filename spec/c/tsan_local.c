@@ -34,8 +34,7 @@ static void *take(size_t bytes)
     return memory;
 }
 
-/* ---- running one function on all ranks ------------------------------------
- */
+/* ---- running one function on all ranks ---- */
 
 typedef void scenario(cpl_world *world, cpl_comm *comm, int round);
 
@@ -85,8 +84,7 @@ static void run_ranks(int n, double deadline_s, scenario *run, int n_rounds)
     run_beside(n, deadline_s, run, n_rounds, NULL);
 }
 
-/* ---- transfers --------------------------------------------------------------
- */
+/* ---- transfers ---- */
 
 /* Elements of the k-th piece from one rank to another; 0: no such piece. */
 static int64_t piece_length(int from, int to, int k, int round)
@@ -227,8 +225,7 @@ static void swaps(cpl_world *world, cpl_comm *comm, int round)
     free(data);
 }
 
-/* ---- collectives
- * ------------------------------------------------------------- */
+/* ---- collectives ---- */
 
 static void sums(cpl_comm *comm, int round)
 {
@@ -268,8 +265,7 @@ static void collectives(cpl_world *world, cpl_comm *comm, int round)
     check(agreed == (round % 3 == 0 ? CPL_MEMORY : CPL_OK), "agree", comm);
 }
 
-/* ---- endings
- * -------------------------------------------------------------------- */
+/* ---- endings ---- */
 
 /* Exchanges until it fails, and frees its rows at once, as a rank that unwinds
  * does. */

@@ -46,7 +46,8 @@ describe("policy", function()
         for name, counts in pairs(expected) do
             for i, ratio in ipairs { "1:1", "1:3", "1:7" } do
                 local list = policy.steps(policy.resolve(name), schedule.ratio(ratio, 8), 2, true)
-                assert.equal(counts[i], policy.count_conversions(list))
+                local _, n = words(list):gsub(">", "")
+                assert.equal(counts[i], n)
             end
         end
     end)
