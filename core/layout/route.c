@@ -171,8 +171,7 @@ bool cpl_route_is_identity(const cpl_route *route)
 
 uint64_t cpl_route_source_digest(const cpl_route *route)
 {
-    uint64_t digest = route->ends.from->digest;
-    return is_sliced(&route->ends) ? cpl_hash(digest, "sliced", 6) : digest;
+    return route->ends.from->digest;
 }
 
 uint64_t cpl_route_target_digest(const cpl_route *route)
