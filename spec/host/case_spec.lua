@@ -19,8 +19,9 @@ end
 
 local function try(body)
     local path = write(frame:format(body))
-    finally(function() os.remove(path) end)
-    return require("cplab.case_run").run(path, { cp = 3, tp = 1 }, { deadline = 20 })
+    local result = require("cplab.case_run").run(path, { cp = 3, tp = 1 }, { deadline = 20 })
+    os.remove(path)
+    return result
 end
 
 describe("the checks of a case", function()
