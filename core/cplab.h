@@ -473,7 +473,8 @@ CPL_API cpl_comm *cpl_comm_self(void);
 
 CPL_API int cpl_comm_rank(const cpl_comm *comm);
 CPL_API int cpl_comm_size(const cpl_comm *comm);
-CPL_API const char *cpl_comm_transport(const cpl_comm *comm); /* "local" */
+/* "self", "local" (threads of this process) or "mpi". */
+CPL_API const char *cpl_comm_transport(const cpl_comm *comm);
 /* Collective. */
 CPL_API cpl_status cpl_comm_barrier(cpl_comm *comm);
 /* Collective. Sums n elements (F64, F32, I64) of every rank in rank order, in
@@ -486,8 +487,23 @@ CPL_API cpl_status cpl_comm_max(cpl_comm *comm, double *data, int64_t n);
  * (size * bytes). */
 CPL_API cpl_status cpl_comm_gather(cpl_comm *comm, const void *data,
                                    size_t bytes, void *out);
+/* Collective. `bytes` bytes of rank `root` into `data` of every rank; all give
+ * the same bytes and root. Errors: INVALID (no such root). */
+CPL_API cpl_status cpl_comm_broadcast(cpl_comm *comm, void *data, size_t bytes,
+                                      int root);
 /* Collective. The worst status over ranks; OK only if all gave OK. */
 CPL_API cpl_status cpl_comm_agree(cpl_comm *comm, cpl_status mine);
+
+/*
+ * Collective. What a user would write by hand, to compare with in benches: one
+ * MPI_Isend of to[rank] bytes to and one MPI_Irecv of from[rank] bytes from
+ * each rank that has any, out of and into buffers that hold the ranks' bytes
+ * one behind the other, then MPI_Waitall. 0 for this rank itself. Errors:
+ * UNSUPPORTED (not the mpi transport; a count of 2^31 or more).
+ */
+CPL_API cpl_status cpl_comm_plain_exchange(cpl_comm *comm, const void *src,
+                                           const size_t *to, void *dst,
+                                           const size_t *from);
 
 /* ---- tensor ---- */
 

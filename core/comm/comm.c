@@ -11,6 +11,9 @@
  * stack, so that neither can run out of memory on one rank alone. */
 enum { GATHER_BYTES = 32768 };
 
+/* How many ranks one step of a broadcast serves. */
+enum { BROADCAST_RANKS = 64 };
+
 int cpl_comm_rank(const cpl_comm *comm)
 {
     return comm->rank;
@@ -39,6 +42,18 @@ void cpli_comm_free(cpl_comm *comm, void *memory)
         cpli_free(memory);
     else
         comm->ops->free(comm, memory);
+}
+
+bool cpli_comm_offers(const cpl_comm *comm, cpli_way way)
+{
+    return comm->ops->offers == NULL || comm->ops->offers(comm, way);
+}
+
+cpl_status cpli_transfer_reserve(cpl_comm *comm, const cpli_transfer *transfer)
+{
+    if (comm->ops->reserve == NULL)
+        return CPL_OK;
+    return comm->ops->reserve(comm, transfer);
 }
 
 cpl_status cpli_transfer_start(cpl_comm *comm, const cpli_transfer *transfer)
@@ -81,6 +96,58 @@ cpl_status cpl_comm_gather(cpl_comm *comm, const void *data, size_t bytes,
 {
     double since = cpl_clock();
     return counted(since, comm->ops->gather(comm, data, bytes, out));
+}
+
+/* Serves ranks first .. end - 1; so few that their pieces fit on the stack. */
+static cpl_status broadcast_some(cpl_comm *comm, void *data, size_t bytes,
+                                 int root, int first, int end)
+{
+    cpli_piece pieces[BROADCAST_RANKS];
+    cpli_transfer transfer = {
+        .src = data, .dst = data, .sends = pieces, .receives = pieces};
+    bool is_root = comm->rank == root;
+    for (int rank = first; rank < end; rank++)
+        if (is_root && rank != root)
+            pieces[transfer.n_sends++] =
+                (cpli_piece){.peer = rank, .bytes = (int64_t)bytes};
+    if (!is_root && comm->rank >= first && comm->rank < end)
+        pieces[transfer.n_receives++] =
+            (cpli_piece){.peer = root, .bytes = (int64_t)bytes};
+    transfer.way = CPLI_MESSAGES;
+    CPL_TRY(cpli_transfer_reserve(comm, &transfer));
+    CPL_TRY(cpli_transfer_start(comm, &transfer));
+    return cpli_transfer_finish(comm, &transfer);
+}
+
+static cpl_status broadcast(cpl_comm *comm, void *data, size_t bytes, int root)
+{
+    for (int first = 0; bytes > 0 && first < comm->size;
+         first += BROADCAST_RANKS)
+        CPL_TRY(
+            broadcast_some(comm, data, bytes, root, first,
+                           (int)cpli_min(comm->size, first + BROADCAST_RANKS)));
+    return CPL_OK;
+}
+
+cpl_status cpl_comm_broadcast(cpl_comm *comm, void *data, size_t bytes,
+                              int root)
+{
+    if (root < 0 || root >= comm->size)
+        return cpli_fail(CPL_INVALID, "comm: a broadcast from rank %d of %d",
+                         root, comm->size);
+    double since = cpl_clock();
+    return counted(since, broadcast(comm, data, bytes, root));
+}
+
+cpl_status cpl_comm_plain_exchange(cpl_comm *comm, const void *src,
+                                   const size_t *to, void *dst,
+                                   const size_t *from)
+{
+    if (comm->ops->plain_exchange == NULL)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "comm: the %s transport has no plain messages",
+                         comm->ops->name);
+    return comm->ops->plain_exchange(comm, src, to, dst, from);
 }
 
 /* How many items of `size` bytes of every rank fit into GATHER_BYTES. */

@@ -6,7 +6,8 @@
  * others take, and which pieces of others' src (or of its own) come into its
  * dst. Both sides list the pieces of a pair in the same order and sizes, so no
  * index travels. Transfers between two ranks match in the order in which both
- * make them; ranks without a common piece need not take part.
+ * make them; ranks without a common piece need not take part (but in an
+ * all-to-all).
  */
 #ifndef CPLI_COMM_H
 #define CPLI_COMM_H
@@ -29,21 +30,38 @@ typedef enum cpli_combine {
                   peer lists too: src == dst on both sides */
 } cpli_combine;
 
+/* How the bytes travel; where ranks are threads all three are the same. */
+typedef enum cpli_way {
+    CPLI_PULL, /* the receiver takes them straight from the sender's memory */
+    CPLI_MESSAGES, /* a message a piece; COPY only */
+    CPLI_ALLTOALL  /* one all-to-all of the group: every rank takes part, a pair
+                      of ranks has at most one piece; COPY only */
+} cpli_way;
+
 typedef struct cpli_transfer {
     const void *src;
     void *dst;
     const cpli_piece *sends;    /* to others or to itself, in peer order */
     const cpli_piece *receives; /* in peer order, then the senders' order */
     int64_t n_sends, n_receives;
+    cpli_way way;
     cpli_combine combine;
     cpl_dtype dtype;
 } cpli_transfer;
 
 typedef struct cpli_comm_ops {
     const char *name;
-    /* Zeroed memory that peers can reach; both NULL: the heap's will do. */
+    bool is_one_process; /* all ranks share their memory and the store */
+    /* Whether this group has a way, the same answer on all ranks; NULL: it has
+     * all of them. */
+    bool (*offers)(const cpl_comm *comm, cpli_way way);
+    /* Zeroed memory that peers reach fastest; both NULL: the heap's will do. */
     cpl_status (*alloc)(cpl_comm *comm, size_t bytes, void **out);
     void (*free)(cpl_comm *comm, void *memory);
+    /* Local. Takes what a transfer needs beside its pieces (requests, say), so
+     * that start and finish take no memory; src, dst and combine may be missing
+     * still. NULL: nothing. */
+    cpl_status (*reserve)(cpl_comm *comm, const cpli_transfer *transfer);
     /* The transfer and its arrays stay untouched until finish returns; every
      * start has its finish, in any order. */
     cpl_status (*start)(cpl_comm *comm, const cpli_transfer *transfer);
@@ -53,6 +71,10 @@ typedef struct cpli_comm_ops {
     cpl_status (*gather)(cpl_comm *comm, const void *data, size_t bytes,
                          void *out);
     cpl_status (*sum)(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype);
+    /* See cpl_comm_plain_exchange; NULL: the transport has no such thing. */
+    cpl_status (*plain_exchange)(cpl_comm *comm, const void *src,
+                                 const size_t *to, void *dst,
+                                 const size_t *from);
 } cpli_comm_ops;
 
 /* The head of every transport's own struct. */
@@ -65,6 +87,9 @@ struct cpl_comm {
 /* Exported for the driver programs of spec/c. */
 CPL_API cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out);
 CPL_API void cpli_comm_free(cpl_comm *comm, void *memory);
+CPL_API bool cpli_comm_offers(const cpl_comm *comm, cpli_way way);
+CPL_API cpl_status cpli_transfer_reserve(cpl_comm *comm,
+                                         const cpli_transfer *transfer);
 /* The caller counts time, bytes and messages (trace.h). */
 CPL_API cpl_status cpli_transfer_start(cpl_comm *comm,
                                        const cpli_transfer *transfer);

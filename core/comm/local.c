@@ -369,6 +369,7 @@ static cpl_status sum(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype)
 
 const cpli_comm_ops cpli_local_ops = {
     .name = "local",
+    .is_one_process = true,
     .start = start,
     .finish = finish,
     .barrier = barrier,

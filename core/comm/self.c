@@ -44,6 +44,7 @@ static cpl_status sum(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype)
 
 static const cpli_comm_ops ops = {
     .name = "self",
+    .is_one_process = true,
     .start = start,
     .finish = finish,
     .barrier = barrier,
