@@ -64,6 +64,7 @@ static cpl_status make_blocks(gqa_layer *gqa)
             .q_slot = place->spans[i].slot,
             .n_queries = place->spans[i].length,
             .kv_slot = first_key[place->spans[i].sequence],
+            .n_keys = place->spans[i].offset + place->spans[i].length,
             .n_before = place->spans[i].offset};
     cpli_free(first_key);
     return CPL_OK;
