@@ -144,7 +144,7 @@ static cpl_status prepare(cpl_layer *layer)
 {
     gqa_layer *gqa = (gqa_layer *)layer;
     cpl_place *place = layer->place;
-    CPL_TRY(cpli_place_keys(place, &gqa->seen));
+    CPL_TRY(cpli_place_keys(place, 0, &gqa->seen));
     CPL_TRY(cpl_plan_create(gqa->seen->route, place->comm, layer->dtype,
                             2 * gqa->kv_width, NULL, &gqa->plan));
     CPL_TRY(cpl_view_n_local(gqa->seen->view, place->rank, &gqa->n_keys));

@@ -63,7 +63,9 @@ void cpl_place_destroy(cpl_place *place)
         return;
     for (int i = 0; i < place->n_halos; i++)
         forget(&place->halos[i]);
-    forget(&place->keys);
+    for (int i = 0; i < place->n_keys; i++)
+        forget(&place->keys[i]);
+    cpli_rings_destroy(place->rings);
     for (int64_t i = 0; i < place->n_scratch; i++)
         cpli_comm_free(place->comm, place->scratch[i].block);
     cpli_free(place->scratch);
@@ -93,14 +95,25 @@ static cpl_status see(cpl_place *place, cpl_view *view, cpli_seen *seen)
     return CPL_OK;
 }
 
-cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out)
+cpl_status cpli_place_keys(cpl_place *place, int64_t window,
+                           const cpli_seen **out)
 {
-    if (place->keys.view == NULL) {
-        cpl_view *view;
-        CPL_TRY(cpl_view_keys(place->layout, 0, &view));
-        CPL_TRY(see(place, view, &place->keys));
-    }
-    *out = &place->keys;
+    for (int i = 0; i < place->n_keys; i++)
+        if (place->keys[i].width == window) {
+            *out = &place->keys[i];
+            return CPL_OK;
+        }
+    if (place->n_keys == CPLI_MAX_WINDOWS)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "place: more than %d windows of keys in one layout",
+                         CPLI_MAX_WINDOWS);
+    cpli_seen *seen = &place->keys[place->n_keys];
+    cpl_view *view;
+    CPL_TRY(cpl_view_keys(place->layout, window, &view));
+    CPL_TRY(see(place, view, seen));
+    seen->width = window;
+    place->n_keys++;
+    *out = seen;
     return CPL_OK;
 }
 

@@ -12,10 +12,13 @@
 typedef struct cpli_seen {
     cpl_view *view;
     cpl_route *route;
-    int64_t width; /* of a halo */
+    int64_t width; /* of a halo; of a window of keys, 0: no limit */
 } cpli_seen;
 
-enum { CPLI_MAX_HALOS = 4 }; /* convolution widths in one model */
+enum { CPLI_MAX_HALOS = 4 };   /* convolution widths in one model */
+enum { CPLI_MAX_WINDOWS = 8 }; /* of attention in one model */
+
+typedef struct cpli_ring cpli_ring; /* gqa_ring.h */
 
 /* Memory that layers of the place use in turn. */
 typedef struct cpli_scratch {
@@ -33,7 +36,9 @@ struct cpl_place {
     int64_t n_spans;
     cpl_link *links;    /* one a span */
     int64_t *positions; /* of each slot, inside its sequence; padding too */
-    cpli_seen keys;
+    cpli_seen keys[CPLI_MAX_WINDOWS];
+    int n_keys;
+    cpli_ring *rings;
     cpli_seen halos[CPLI_MAX_HALOS];
     int n_halos;
     int64_t routes_built;
@@ -41,8 +46,12 @@ struct cpl_place {
     int64_t n_scratch;
 };
 
-/* The keys that the rank's queries may see. Owned by the place. */
-cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out);
+/* The keys that the rank's queries may see in a window (0: no limit). Owned by
+ * the place. */
+cpl_status cpli_place_keys(cpl_place *place, int64_t window,
+                           const cpli_seen **out);
+/* Frees a list of rings. */
+void cpli_rings_destroy(cpli_ring *ring);
 /* `width` positions before each real span. Owned by the place. */
 cpl_status cpli_place_halo(cpl_place *place, int64_t width,
                            const cpli_seen **out);
