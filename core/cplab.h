@@ -445,6 +445,9 @@ CPL_API void cpl_trace_first_wrong(cpl_first_wrong *out);
 typedef struct cpl_faults {
     int drop_handoff;   /* GDN: forget the state that comes in */
     int64_t rope_shift; /* GQA: add this to the rotary positions */
+    int drop_merge;     /* p2p: forget what earlier steps saw */
+    int reverse_ring;   /* p2p: take the shards for those of the other way */
+    int kv_head_shift;  /* a2a: give each rank this many kv heads further on */
 } cpl_faults;
 CPL_API cpl_faults *cpl_faults_here(void);
 
@@ -648,6 +651,12 @@ typedef struct cpl_layer cpl_layer;
 typedef struct cpl_gqa_config {
     int hidden, heads, kv_heads, head_dim, rotary_dim;
     double rope_theta, eps;
+    int window;          /* keys that a query sees, its own included; 0: all of
+                            its sequence up to its own */
+    const char *cp_mode; /* how queries meet the keys of other ranks: "gather"
+                            (NULL), "p2p", "a2a", "a2a+p2p" */
+    int a2a;             /* a2a+p2p: consecutive ranks that spread heads; must
+                            divide the ranks, but for one rank alone */
 } cpl_gqa_config;
 typedef struct cpl_gdn_config {
     int hidden, key_heads, value_heads, key_dim, value_dim, conv, chunk;

@@ -1,0 +1,83 @@
+/*
+ * gqa.h: the core of attention and its modes. The layer makes queries, keys and
+ * values of its rank's rows; a *mode* is one way in which queries meet the keys
+ * of other ranks. What a query sees follows from the spans alone, so every mode
+ * is right in any layout.
+ *
+ *   gather   brings exactly the keys that the rank's queries may see
+ *   p2p      keys and values go round the ranks; results are joined by their
+ *            log-sum-exp, gradients travel behind and come home at the end
+ *   a2a      heads are spread over the ranks, each sees all rows
+ *   a2a+p2p  heads are spread inside groups of ranks, keys go round the groups
+ */
+#ifndef CPLI_GQA_H
+#define CPLI_GQA_H
+
+#include "carrier.h"
+#include "gqa_ring.h"
+
+typedef struct cpli_core {
+    cpl_layer *layer;
+    int64_t heads, kv_heads, key_dim, value_dim;
+    int64_t window; /* 0: none */
+    int64_t n_rows;
+    double scale;
+    int a2a; /* ranks that spread heads: asked for by a2a+p2p */
+
+    /* The caller's, forward: q [n, heads, K] and kv [n, kv_heads * K, then
+     * kv_heads * V], both kept until backward, are read; o [n, heads, V] and
+     * lse [n, heads] are made. Backward reads d_o, makes d_q and d_kv. kv
+     * carries the marks of the rows. */
+    cpl_tensor *q, *kv, *o, *lse;
+    cpl_tensor *d_o, *d_q, *d_kv;
+
+    const struct cpli_mode *mode;
+    void *state; /* of the mode */
+} cpli_core;
+
+typedef struct cpli_mode {
+    const char *name;
+    cpl_status (*prepare)(cpli_core *core);
+    cpl_status (*forward)(cpli_core *core);
+    cpl_status (*backward)(cpli_core *core);
+    void (*release)(cpli_core *core); /* state may be NULL, or half made */
+} cpli_mode;
+
+extern const cpli_mode cpli_mode_gather;
+extern const cpli_mode cpli_mode_p2p;
+extern const cpli_mode cpli_mode_a2a;
+extern const cpli_mode cpli_mode_a2a_p2p;
+
+/* The mode of a name (NULL: gather). Errors: INVALID, naming all of them. */
+cpl_status cpli_mode_find(const char *name, const cpli_mode **out);
+
+/* ---- the kernel on a core ---- */
+
+static inline int64_t cpli_core_kv_width(const cpli_core *core)
+{
+    return core->kv_heads * (core->key_dim + core->value_dim);
+}
+
+/* Attention to the keys and values in rows like the core's kv. */
+cpl_attention cpli_core_attention(const cpli_core *core, const cpl_tensor *kv,
+                                  void *workspace);
+/* Its backward; dq is the core's, dk and dv go to rows like those of kv. */
+cpl_attention_backward cpli_core_backward(const cpli_core *core,
+                                          const cpl_tensor *kv,
+                                          const cpl_tensor *d_kv,
+                                          void *workspace);
+/* Scratch for both. */
+cpl_status cpli_core_workspace(const cpli_core *core, void **out);
+
+/* ---- rows that go round ---- */
+
+/* What the modes over a ring share: see gqa_p2p.c. */
+typedef struct cpli_round cpli_round;
+
+cpl_status cpli_round_create(cpli_core *core, const cpli_ring *ring,
+                             cpli_round **out);
+void cpli_round_destroy(cpli_round *round);
+cpl_status cpli_round_forward(cpli_round *round, bool traced);
+cpl_status cpli_round_backward(cpli_round *round);
+
+#endif
