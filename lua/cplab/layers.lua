@@ -29,10 +29,16 @@ end
 --- The configuration of a model's mixer.
 -- @tparam table model hidden, eps and a table of sizes under `kind`
 -- @tparam string kind "gqa" or "gdn"
-function M.mixer_config(model, kind)
+-- @tparam ?table layer of the model's schedule: what it says goes before what the model says
+function M.mixer_config(model, kind, layer)
     local config = { hidden = model.hidden, eps = model.eps }
     for name, value in pairs(model[kind]) do
         config[name] = value
+    end
+    if kind == "gqa" and layer then
+        config.cp_mode, config.window = layer.cp_mode, layer.window or config.window
+        -- The model's group is for those of its layers that spread heads in groups.
+        config.a2a = layer.a2a or (layer.cp_mode == "a2a+p2p" and config.a2a or 0)
     end
     return config
 end

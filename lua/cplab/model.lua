@@ -23,7 +23,8 @@ local FIELDS = {
 }
 local GQA = {
     heads = "integer", kv_heads = "integer", head_dim = "integer", rotary_dim = "integer?",
-    rope_theta = "number?", cp_mode = "string?", layouts = "any?", tolerance = "number?",
+    rope_theta = "number?", window = "integer?", cp_mode = "string?", a2a = "integer?",
+    layouts = "any?", tolerance = "number?",
     block = "integer?", node_size = "integer?", placement = "string?", method = "string?",
 }
 -- What a balanced layout is made with; no part of the layer.
@@ -62,28 +63,53 @@ end
 -- Makes the layers once, so that sizes which do not go together are refused here.
 local function try_layers(model, level)
     for _, kind in ipairs { "gqa", "gdn" } do
-        if model[kind] then
-            layers.create(kind, layers.mixer_config(model, kind), model.dtype, level + 1)
+        if model[kind] and model.schedule:count(kind) == 0 then
+            local config = layers.mixer_config(model, kind, { cp_mode = model.modes[kind] })
+            layers.create(kind, config, model.dtype, level + 1)
         end
     end
+    for _, layer in ipairs(model.schedule.layers) do
+        layers.create(layer.kind, layers.mixer_config(model, layer.kind, layer), model.dtype,
+            level + 1)
+    end
+end
+
+-- A size that no layer uses is a mistake.
+local function check_a2a(model, level)
+    if not model.gqa or model.gqa.a2a == 0 then return end
+    for _, layer in ipairs(model.schedule.layers) do
+        if layer.cp_mode == "a2a+p2p" and not layer.a2a then return end
+    end
+    error(('model.gqa: a2a = %d, but no layer of the schedule takes it with cp_mode "a2a+p2p"')
+        :format(model.gqa.a2a), level + 1)
+end
+
+-- The modes of layers that say none.
+local function default_modes(t, level)
+    local modes = {}
+    for _, kind in ipairs { "gqa", "gdn" } do
+        local known = schedules.cp_modes(kind)
+        modes[kind] = args.one_of("model." .. kind, "cp_mode", t[kind] and t[kind].cp_mode
+            or known[1], known, level + 1)
+    end
+    return modes
 end
 
 -- A quarter of the head rotates, as in Qwen3-Next; the number of rotated dims is even.
 local function gqa_config(t, level)
     args.fields("model.gqa", t, GQA, level + 1)
     check_sizes("model.gqa", t, GQA, level + 1)
-    args.one_of("model.gqa", "cp_mode", t.cp_mode or "gather", { "gather" }, level + 1)
     return {
         heads = t.heads, kv_heads = t.kv_heads, head_dim = t.head_dim,
         rotary_dim = t.rotary_dim or math.floor(t.head_dim / 8) * 2,
         rope_theta = t.rope_theta or 1e7,
+        window = t.window or 0, a2a = t.a2a or 0,
     }
 end
 
 local function gdn_config(t, level)
     args.fields("model.gdn", t, GDN, level + 1)
     check_sizes("model.gdn", t, GDN, level + 1)
-    args.one_of("model.gdn", "cp_mode", t.cp_mode or "chunkwise", { "chunkwise" }, level + 1)
     return {
         key_heads = t.key_heads, value_heads = t.value_heads,
         key_dim = t.key_dim, value_dim = t.value_dim,
@@ -99,8 +125,9 @@ end
 
 --- Makes a model from named fields; unknown ones are errors.
 -- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
--- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta; for a balanced layout tolerance, block,
--- node_size, placement, method }, gdn { key_heads, value_heads,
+-- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta, window (keys that a query sees; none: no
+-- limit), cp_mode ("gather", "p2p", "a2a", "a2a+p2p"), a2a (with a2a+p2p: ranks that spread heads);
+-- for a balanced layout tolerance, block, node_size, placement, method }, gdn { key_heads, value_heads,
 -- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps
 function M.new(t)
     args.fields("model", t, FIELDS, 2)
@@ -119,8 +146,10 @@ function M.new(t)
         args.fields("model.mlp", t.mlp, MLP, 2)
         check_sizes("model.mlp", t.mlp, MLP, 2)
     end
+    local modes = default_modes(t, 2)
     local model = setmetatable({
-        schedule = t.schedule,
+        schedule = t.schedule:in_modes(modes),
+        modes = modes,
         policy = policies.resolve(t.policy, 2),
         hidden = t.hidden,
         vocab = t.vocab,
@@ -136,6 +165,7 @@ function M.new(t)
     for _, kind in ipairs { "gqa", "gdn" } do
         check_layouts(kind, t[kind] and t[kind].layouts, model.policy[kind], 2)
     end
+    check_a2a(model, 2)
     try_layers(model, 2)
     return model
 end
@@ -155,6 +185,9 @@ local function exact(value)
     return type(value) == "number" and ("%.17g"):format(value) or tostring(value)
 end
 
+-- How queries meet the keys of other ranks changes no number.
+local MODE = { a2a = true }
+
 local function flat(prefix, t, out)
     local names = {}
     for name in pairs(t) do
@@ -162,13 +195,17 @@ local function flat(prefix, t, out)
     end
     table.sort(names)
     for _, name in ipairs(names) do
-        out[#out + 1] = ("%s%s=%s"):format(prefix, name, exact(t[name]))
+        out[#out + 1] = not MODE[name] and ("%s%s=%s"):format(prefix, name, exact(t[name])) or nil
     end
 end
 
---- A text that is equal exactly for models with the same numbers: all but policy and routes.
+--- A text that is equal exactly for models with the same numbers: all but policy, routes and
+-- cp_modes.
 function Model:signature()
     local out = { "schedule=" .. self.schedule:describe() }
+    for i, layer in ipairs(self.schedule.layers) do
+        if layer.window then out[#out + 1] = ("layers.%d.window=%d"):format(i - 1, layer.window) end
+    end
     for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps" } do
         out[#out + 1] = ("%s=%s"):format(name, exact(self[name]))
     end

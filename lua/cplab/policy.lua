@@ -87,6 +87,13 @@ function M.layouts(policy, stream, group, balance)
     return { live = get(policy.live), gqa = get(policy.gqa), gdn = get(policy.gdn) }
 end
 
+--- Which of the three layouts a layer runs in. Modes that take any (a2a) stay where the model
+-- lives: nothing is planned around them.
+-- @treturn string "live", "gqa" or "gdn"
+function M.place_of(layer)
+    return layer.stays and "live" or layer.kind
+end
+
 --- The steps of a forward pass, in order: { op = "convert" | "mixer" | "mlp", layer =, ... }.
 -- A convert step names the layouts that it goes between. At cp 1 there is nothing to convert.
 -- @tparam table policy of M.resolve
@@ -99,7 +106,7 @@ function M.steps(policy, schedule, cp, has_mlp)
         steps[#steps + 1] = step
     end
     for i, layer in ipairs(schedule.layers) do
-        local there = policy[layer.kind]
+        local there = policy[M.place_of(layer)]
         local converts = cp > 1 and there ~= policy.live
         if converts then
             add { op = "convert", layer = i - 1, from = policy.live, to = there }

@@ -11,25 +11,50 @@ Schedule.__index = Schedule
 
 local M = {}
 
--- What a layer of each kind may be told; the first cp_mode is the default.
+-- What a layer of each kind may be told. Sizes are integers; which go together, C knows.
 local KINDS = {
-    gqa = { cp_modes = { "gather" }, symbol = "*" },
-    gdn = { cp_modes = { "chunkwise" }, symbol = "G" },
+    gqa = { cp_modes = { "gather", "p2p", "a2a", "a2a+p2p" }, symbol = "*",
+        options = { "cp_mode", "window", "a2a" } },
+    gdn = { cp_modes = { "chunkwise" }, symbol = "G", options = { "cp_mode" } },
 }
 local SYMBOLS = { ["*"] = "gqa", G = "gdn" }
+
+--- Modes that take any layout: such a layer stays where the model lives.
+local STAYS = { a2a = true }
+
+--- The modes in which a kind of layer may run.
+function M.cp_modes(kind)
+    return KINDS[kind].cp_modes
+end
+
+local function is_option(kind, name)
+    for _, known in ipairs(KINDS[kind].options) do
+        if name == known then return true end
+    end
+    return false
+end
 
 local function layer_of(who, entry, level)
     local options = type(entry) == "table" and entry or { entry }
     local kind = args.one_of(who, "layer kind", options[1], { "gqa", "gdn" }, level + 1)
-    for name in pairs(options) do
-        if name ~= 1 and name ~= "cp_mode" then
-            args.unknown(who, "option of a " .. kind .. " layer", name, { "cp_mode" }, level + 1)
+    local layer = { kind = kind }
+    for name, value in pairs(options) do
+        if name ~= 1 then
+            if not is_option(kind, name) then
+                args.unknown(who, "option of a " .. kind .. " layer", name,
+                    KINDS[kind].options, level + 1)
+            end
+            if name == "cp_mode" then
+                args.one_of(who, "cp_mode of a " .. kind .. " layer", value,
+                    KINDS[kind].cp_modes, level + 1)
+            else
+                args.integer(who, name .. " of a " .. kind .. " layer", value, 0, 2 ^ 31 - 1,
+                    level + 1)
+            end
+            layer[name] = value
         end
     end
-    local modes = KINDS[kind].cp_modes
-    local mode = options.cp_mode or modes[1]
-    args.one_of(who, "cp_mode of a " .. kind .. " layer", mode, modes, level + 1)
-    return { kind = kind, cp_mode = mode }
+    return layer
 end
 
 local function new(layers)
@@ -64,7 +89,8 @@ function M.ratio(ratio, n_layers)
     return new(layers)
 end
 
---- The layers as listed: "gqa", "gdn", or { kind, cp_mode = ... }.
+--- The layers as listed: "gqa", "gdn", or { kind, cp_mode = ... }, gqa also with window and a2a.
+-- What a layer does not say, the model says for all of its kind.
 function M.list(entries)
     if type(entries) ~= "table" or #entries == 0 then
         error("schedule.list: expected a list of at least one layer", 2)
@@ -91,6 +117,20 @@ function M.pattern(pattern, n_layers)
                 symbol, pattern), 2)
         end
         layers[i] = layer_of("schedule.pattern", SYMBOLS[symbol], 2)
+    end
+    return new(layers)
+end
+
+--- The same layers, each with a cp_mode: its own, or that of its kind.
+-- @tparam table modes { gqa =, gdn = }
+function Schedule:in_modes(modes)
+    local layers = {}
+    for i, layer in ipairs(self.layers) do
+        local copy = {}
+        for name, value in pairs(layer) do copy[name] = value end
+        copy.cp_mode = layer.cp_mode or modes[layer.kind]
+        copy.stays = STAYS[copy.cp_mode]
+        layers[i] = copy
     end
     return new(layers)
 end

@@ -12,9 +12,19 @@ describe("schedule", function()
     end)
 
     it("list takes kinds, and kinds with a cp_mode", function()
-        local s = schedule.list { "gdn", { "gdn", cp_mode = "chunkwise" }, "gqa" }
-        assert.equal("GG*", s:describe())
-        assert.equal("gather", s.layers[3].cp_mode)
+        local s = schedule.list { "gdn", { "gdn", cp_mode = "chunkwise" }, "gqa",
+            { "gqa", cp_mode = "p2p", window = 5 } }
+        assert.equal("GG**", s:describe())
+        assert.is_nil(s.layers[3].cp_mode)
+        assert.same({ kind = "gqa", cp_mode = "p2p", window = 5 }, s.layers[4])
+    end)
+
+    it("takes the mode of its kind where a layer says none", function()
+        local s = schedule.list { "gqa", { "gqa", cp_mode = "p2p" }, "gdn" }
+            :in_modes { gqa = "a2a", gdn = "chunkwise" }
+        assert.same({ kind = "gqa", cp_mode = "a2a", stays = true }, s.layers[1])
+        assert.same({ kind = "gqa", cp_mode = "p2p" }, s.layers[2])
+        assert.equal("chunkwise", s.layers[3].cp_mode)
     end)
 
     it("pattern is repeated and cut", function()
@@ -41,8 +51,12 @@ describe("schedule", function()
             schedule.list, { "gqn" })
         refused('schedule.list: unknown option of a gdn layer "cpmode"; did you mean "cp_mode"?',
             schedule.list, { { "gdn", cpmode = "chunkwise" } })
-        refused('schedule.list: unknown cp_mode of a gqa layer "ring"; there are gather',
-            schedule.list, { { "gqa", cp_mode = "ring" } })
+        refused('schedule.list: unknown cp_mode of a gqa layer "ring"; there are gather, p2p, '
+            .. "a2a, a2a+p2p", schedule.list, { { "gqa", cp_mode = "ring" } })
+        refused("schedule.list: window of a gqa layer must be an integer in 0 .. 2147483647 (got "
+            .. "-1)", schedule.list, { { "gqa", window = -1 } })
+        refused('schedule.list: unknown option of a gdn layer "window"; there are cp_mode',
+            schedule.list, { { "gdn", window = 3 } })
         refused("schedule.list: expected a list of at least one layer", schedule.list, {})
     end)
 
