@@ -24,7 +24,8 @@ typedef struct hop {
 struct cpli_round {
     cpli_core *core;
     const cpli_ring *ring;
-    hop *hops;           /* n_groups + 1; the first is empty */
+    hop *hops;           /* n_hops + 1; the first is empty */
+    int n_hops;          /* the ring may be gone when the round is destroyed */
     cpl_tensor *keys[2]; /* of others; step s in [s % 2] */
     cpl_tensor *mine[2]; /* gradients of others' keys that are made here */
     cpl_tensor *theirs;  /* those that came from the rank before */
@@ -151,6 +152,7 @@ static cpl_status make_hops(cpli_round *round)
 {
     int n = round->ring->n_groups;
     CPL_TRY(CPL_ALLOC(n + 1, &round->hops));
+    round->n_hops = n;
     for (int step = 1; step <= n; step++)
         CPL_TRY(make_hop(round, step, &round->hops[step]));
     return CPL_OK;
@@ -195,7 +197,7 @@ void cpli_round_destroy(cpli_round *round)
 {
     if (round == NULL)
         return;
-    for (int i = 0; round->hops != NULL && i <= round->ring->n_groups; i++) {
+    for (int i = 1; i <= round->n_hops; i++) {
         cpli_carrier_destroy(&round->hops[i].keys);
         cpl_plan_destroy(round->hops[i].gradients);
         cpl_plan_destroy(round->hops[i].home);

@@ -127,8 +127,8 @@ end
 -- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta, window (keys that a query sees; none: no
 -- limit), cp_mode ("gather", "p2p", "a2a", "a2a+p2p"), a2a (with a2a+p2p: ranks that spread heads);
--- for a balanced layout tolerance, block, node_size, placement, method }, gdn { key_heads, value_heads,
--- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps
+-- for a balanced layout tolerance, block, node_size, placement, method },
+-- gdn { key_heads, value_heads, key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps
 function M.new(t)
     args.fields("model", t, FIELDS, 2)
     check_sizes("model", t, FIELDS, 2)
