@@ -14,15 +14,15 @@
 enum { TO_SHARD, TO_RANK, N_WAYS };
 
 /* Rows of one width: a slice of the heads of each. */
-typedef struct slices {
+typedef struct head_slices {
     cpli_carrier ways[N_WAYS];
     cpl_tensor *packed; /* [a2a * n, width], one slice behind the other */
-} slices;
+} head_slices;
 
 typedef struct a2a_state {
     const cpli_ring *ring;
     cpli_core inner; /* the group's rows, a slice of the heads */
-    slices q, kv, o;
+    head_slices q, kv, o;
     cpli_round *round;
 } a2a_state;
 
@@ -44,7 +44,7 @@ static cpl_status check_heads(const cpli_core *core, int ranks)
 }
 
 static cpl_status make_slices(const cpli_core *core, const cpli_ring *ring,
-                              int64_t width, slices *out)
+                              int64_t width, head_slices *out)
 {
     const cpl_route_part *to = &ring->part;
     const cpl_route_part back = {.sends = to->receives,
@@ -130,7 +130,7 @@ static void release(cpli_core *core)
     if (state == NULL)
         return;
     cpli_round_destroy(state->round);
-    slices *all[] = {&state->q, &state->kv, &state->o};
+    head_slices *all[] = {&state->q, &state->kv, &state->o};
     for (int i = 0; i < 3; i++)
         for (int way = 0; way < N_WAYS; way++)
             cpli_carrier_destroy(&all[i]->ways[way]);
@@ -175,8 +175,8 @@ static columns columns_of(const cpl_layer *layer, const cpl_tensor *rows,
 }
 
 /* Columns of the slice for one rank of the group. */
-static columns slice_of(const cpl_layer *layer, const slices *slices, int rank,
-                        int64_t first, int64_t width)
+static columns slice_of(const cpl_layer *layer, const head_slices *slices,
+                        int rank, int64_t first, int64_t width)
 {
     int64_t stride = cpl_tensor_width(slices->packed);
     return columns_of(layer, slices->packed,
@@ -184,7 +184,7 @@ static columns slice_of(const cpl_layer *layer, const slices *slices, int rank,
 }
 
 static void pack(const cpli_core *core, const cpl_tensor *rows,
-                 const slices *slices)
+                 const head_slices *slices)
 {
     const a2a_state *state = core->state;
     int64_t width = cpl_tensor_width(slices->packed);
@@ -193,7 +193,7 @@ static void pack(const cpli_core *core, const cpl_tensor *rows,
                      slice_of(core->layer, slices, i, 0, width));
 }
 
-static void unpack(const cpli_core *core, const slices *slices,
+static void unpack(const cpli_core *core, const head_slices *slices,
                    const cpl_tensor *rows)
 {
     const a2a_state *state = core->state;
@@ -256,7 +256,7 @@ static void unpack_kv(const cpli_core *core)
 /* ---- forward and backward ---- */
 
 /* Every slice of a row stands at the row's position. */
-static cpl_status trace_slices(const cpli_core *core, const slices *slices)
+static cpl_status trace_slices(const cpli_core *core, const head_slices *slices)
 {
     const cpl_tensor *rows = core->kv;
     int64_t n = core->n_rows;
@@ -267,7 +267,7 @@ static cpl_status trace_slices(const cpli_core *core, const slices *slices)
 }
 
 /* Packed slices on their way to the shard's rows. */
-static cpl_status spread(const cpli_core *core, slices *slices,
+static cpl_status spread(const cpli_core *core, head_slices *slices,
                          cpl_tensor *rows)
 {
     bool traced = core->kv->trace != NULL;
@@ -277,7 +277,7 @@ static cpl_status spread(const cpli_core *core, slices *slices,
                               traced);
 }
 
-static cpl_status arrive(const cpli_core *core, slices *slices,
+static cpl_status arrive(const cpli_core *core, head_slices *slices,
                          const cpl_tensor *rows)
 {
     const a2a_state *state = core->state;
@@ -287,7 +287,8 @@ static cpl_status arrive(const cpli_core *core, slices *slices,
     return cpli_ring_check(core->layer, state->ring, state->ring->group, rows);
 }
 
-static cpl_status send_home(slices *slices, const cpl_tensor *rows, bool traced)
+static cpl_status send_home(head_slices *slices, const cpl_tensor *rows,
+                            bool traced)
 {
     cpli_carrier *way = &slices->ways[TO_RANK];
     CPL_TRY(cpli_carrier_start(way, rows, slices->packed, traced));
@@ -295,7 +296,7 @@ static cpl_status send_home(slices *slices, const cpl_tensor *rows, bool traced)
 }
 
 /* What came home must stand where it came from, slice by slice. */
-static cpl_status check_home(const cpli_core *core, const slices *slices)
+static cpl_status check_home(const cpli_core *core, const head_slices *slices)
 {
     const a2a_state *state = core->state;
     const cpl_place *place = core->layer->place;

@@ -14,17 +14,17 @@
 
 /* What happens between two steps, by the number of the later one: who has no
  * part in it has no plan. */
-typedef struct hop {
+typedef struct hop_plans {
     cpli_carrier keys;   /* on to the next rank, for this step */
     cpl_plan *gradients; /* of the step before, on to the next rank */
     cpl_plan *home;      /* of the step before, to whose keys they are of */
     bool brings_keys, brings_gradients;
-} hop;
+} hop_plans;
 
 struct cpli_round {
     cpli_core *core;
     const cpli_ring *ring;
-    hop *hops;           /* n_hops + 1; the first is empty */
+    hop_plans *hops;     /* n_hops + 1; the first is empty */
     int n_hops;          /* the ring may be gone when the round is destroyed */
     cpl_tensor *keys[2]; /* of others; step s in [s % 2] */
     cpl_tensor *mine[2]; /* gradients of others' keys that are made here */
@@ -130,7 +130,7 @@ static message home_message(const cpli_round *round, int step)
 }
 
 /* Between the steps up to the last; gradients of that one go home. */
-static cpl_status make_hop(cpli_round *round, int step, hop *hop)
+static cpl_status make_hop(cpli_round *round, int step, hop_plans *hop)
 {
     const cpl_layer *layer = round->core->layer;
     const message home = home_message(round, step);
@@ -234,7 +234,7 @@ static cpl_status start_keys(const cpli_round *round, int step, bool traced)
 static cpl_status finish_keys(const cpli_round *round, int step, bool traced)
 {
     const cpli_ring *ring = round->ring;
-    hop *hop = &round->hops[step + 1];
+    hop_plans *hop = &round->hops[step + 1];
     CPL_TRY(cpli_carrier_finish(&hop->keys));
     if (!traced || !hop->brings_keys)
         return CPL_OK;
@@ -311,7 +311,7 @@ static void add(const cpli_round *round, const cpl_tensor *x, cpl_tensor *y)
 /* One step: what the step before made goes on while this one is computed. */
 static cpl_status step_back(const cpli_round *round, int step)
 {
-    const hop *hop = &round->hops[step];
+    const hop_plans *hop = &round->hops[step];
     cpl_tensor *before = round->mine[(step + 1) % 2];
     cpl_tensor *mine = round->mine[step % 2];
     CPL_TRY(start_keys(round, step, false));

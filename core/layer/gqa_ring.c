@@ -11,18 +11,18 @@ typedef struct piece {
 } piece;
 
 /* The rows of one group. */
-typedef struct shard {
+typedef struct group_rows {
     piece *pieces; /* in the order of the shard's slots */
     int64_t n_pieces;
     cpl_span *spans; /* real tokens, by sequence, then slot of the shard */
     int64_t n_spans;
     int64_t n_rows;
-} shard;
+} group_rows;
 
 /* ---- shards ---- */
 
 static cpl_status collect(const cpl_place *place, int first_rank, int a2a,
-                          shard *out)
+                          group_rows *out)
 {
     for (int i = 0; i < a2a; i++) {
         cpl_span *spans;
@@ -52,7 +52,7 @@ static int compare_pieces(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-static void sort_by_position(shard *shard)
+static void sort_by_position(group_rows *shard)
 {
     qsort(shard->pieces, (size_t)shard->n_pieces, sizeof *shard->pieces,
           compare_pieces);
@@ -78,7 +78,7 @@ static int compare_spans(const void *a, const void *b)
     return (x->slot > y->slot) - (x->slot < y->slot);
 }
 
-static cpl_status make_spans(const cpl_stream *stream, shard *shard)
+static cpl_status make_spans(const cpl_stream *stream, group_rows *shard)
 {
     CPL_TRY(CPL_ALLOC(shard->n_pieces, &shard->spans));
     for (int64_t i = 0; i < shard->n_pieces; i++) {
@@ -100,7 +100,7 @@ static cpl_status make_spans(const cpl_stream *stream, shard *shard)
 }
 
 static cpl_status make_shard(const cpl_place *place, int group, int a2a,
-                             shard *out)
+                             group_rows *out)
 {
     CPL_TRY(collect(place, group * a2a, a2a, out));
     if (a2a > 1)
@@ -108,7 +108,7 @@ static cpl_status make_shard(const cpl_place *place, int group, int a2a,
     return make_spans(cpl_layout_stream(place->layout), out);
 }
 
-static void destroy_shards(shard *shards, int n)
+static void destroy_shards(group_rows *shards, int n)
 {
     for (int i = 0; shards != NULL && i < n; i++) {
         cpli_free(shards[i].pieces);
@@ -118,7 +118,7 @@ static void destroy_shards(shard *shards, int n)
 }
 
 /* The positions of a shard's slots; further rows of a tensor hold none. */
-static void fill_runs(const cpl_stream *stream, const shard *shard,
+static void fill_runs(const cpl_stream *stream, const group_rows *shard,
                       int64_t n_rows, cpl_run *runs)
 {
     for (int64_t i = 0; i < shard->n_pieces; i++) {
@@ -137,7 +137,7 @@ cpl_status cpli_ring_check(const cpl_layer *layer, const cpli_ring *ring,
     const cpl_place *place = layer->place;
     cpl_run *runs = NULL;
     cpl_status status;
-    shard *shard;
+    group_rows *shard;
     CPL_TRY(CPL_ALLOC(1, &shard));
     CPL_TRY_GO(collect(place, group * ring->a2a, ring->a2a, shard), end);
     if (ring->a2a > 1)
@@ -172,8 +172,8 @@ static bool sees_all(const cpl_span *q, const cpl_span *k, int64_t window)
  * sees; stops when it says so. */
 typedef bool (*visit_pair)(void *context, const cpl_span *q, const cpl_span *k);
 
-static void each_pair(const shard *queries, const shard *keys, int64_t window,
-                      visit_pair visit, void *context)
+static void each_pair(const group_rows *queries, const group_rows *keys,
+                      int64_t window, visit_pair visit, void *context)
 {
     int64_t first = 0; /* key span that may be of the sequence */
     for (int64_t i = 0; i < queries->n_spans; i++) {
@@ -197,18 +197,20 @@ static bool note(void *context, const cpl_span *q, const cpl_span *k)
     return false;
 }
 
-static bool sees(const shard *queries, const shard *keys, int64_t window)
+static bool sees(const group_rows *queries, const group_rows *keys,
+                 int64_t window)
 {
     bool found = false;
     each_pair(queries, keys, window, note, &found);
     return found;
 }
 
-static void find_reach(cpli_ring *ring, const shard *shards)
+static void find_reach(cpli_ring *ring, const group_rows *shards)
 {
     for (int group = 0; group < ring->n_groups; group++)
         for (int step = 1; step < ring->n_groups; step++) {
-            const shard *queries = &shards[(group + step) % ring->n_groups];
+            const group_rows *queries =
+                &shards[(group + step) % ring->n_groups];
             if (!sees(queries, &shards[group], ring->window))
                 continue;
             ring->last[group] = step;
@@ -254,8 +256,8 @@ static bool add_pair(void *context, const cpl_span *q, const cpl_span *k)
     return true;
 }
 
-static int64_t list_blocks(const cpli_ring *ring, const shard *shards, int step,
-                           cpl_attention_block *items)
+static int64_t list_blocks(const cpli_ring *ring, const group_rows *shards,
+                           int step, cpl_attention_block *items)
 {
     block_list list = {.items = items, .window = ring->window};
     int origin = cpli_ring_origin(ring, ring->group, step);
@@ -264,7 +266,7 @@ static int64_t list_blocks(const cpli_ring *ring, const shard *shards, int step,
     return list.n;
 }
 
-static cpl_status make_turns(cpli_ring *ring, const shard *shards)
+static cpl_status make_turns(cpli_ring *ring, const group_rows *shards)
 {
     int64_t n = 0;
     for (int step = 0; step < ring->n_groups; step++)
@@ -299,7 +301,7 @@ static void append(cpl_segment *segments, int64_t *n, cpl_segment segment)
 /* Each member sends its rows to all, slice by slice, in the order of their
  * positions. */
 static cpl_status make_spread(const cpl_place *place, cpli_ring *ring,
-                              const shard *own)
+                              const group_rows *own)
 {
     int first_rank = ring->group * ring->a2a;
     int member = place->rank - first_rank;
@@ -345,7 +347,7 @@ static cpl_status make_spread(const cpl_place *place, cpli_ring *ring,
 
 static cpl_status fill(const cpl_place *place, cpli_ring *ring)
 {
-    shard *shards;
+    group_rows *shards;
     cpl_status status;
     CPL_TRY(CPL_ALLOC(ring->n_groups, &ring->n_rows_of));
     CPL_TRY(CPL_ALLOC(ring->n_groups, &ring->turns));
@@ -417,7 +419,7 @@ cpl_status cpli_place_ring(cpl_place *place, int a2a, int64_t window,
             *out = ring;
             return CPL_OK;
         }
-    cpli_ring *ring;
+    cpli_ring *ring = NULL;
     CPL_TRY(create(place, a2a, window, &ring));
     ring->next = place->rings;
     place->rings = ring;

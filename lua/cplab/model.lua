@@ -128,7 +128,8 @@ end
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta, window (keys that a query sees; none: no
 -- limit), cp_mode ("gather", "p2p", "a2a", "a2a+p2p"), a2a (with a2a+p2p: ranks that spread heads);
 -- for a balanced layout tolerance, block, node_size, placement, method },
--- gdn { key_heads, value_heads, key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps
+-- gdn { key_heads, value_heads, key_dim, value_dim, conv, chunk }, mlp { width } or none,
+-- routes ("prebuilt", "lazy"), eps
 function M.new(t)
     args.fields("model", t, FIELDS, 2)
     check_sizes("model", t, FIELDS, 2)
@@ -178,6 +179,31 @@ end
 --- The steps of its forward pass at a given cp.
 function Model:steps(cp)
     return policies.steps(self.policy, self.schedule, cp, self.mlp ~= nil)
+end
+
+-- Most work over mean work, of groups of ranks that share theirs.
+local function imbalance(work, a2a)
+    local most, total = 0, 0
+    for first = 1, #work, a2a do
+        local group = 0
+        for i = first, first + a2a - 1 do group = group + work[i] end
+        most, total = math.max(most, group), total + group
+    end
+    return total > 0 and most * (#work / a2a) / total or 1
+end
+
+--- How uneven the work of attention is, max/mean over ranks, in the layer where it is most so.
+-- Where heads are spread (a2a), all ranks share the work; windows are not looked at.
+-- @tparam table layouts of cplab.policy
+function Model:attention_imbalance(layouts)
+    local work, worst = layouts.gqa:work(), 1
+    for _, layer in ipairs(self.schedule.layers) do
+        if layer.kind == "gqa" and layer.cp_mode ~= "a2a" then
+            local a2a = layers.mixer_config(self, "gqa", layer).a2a
+            worst = math.max(worst, imbalance(work, #work > 1 and math.max(a2a, 1) or 1))
+        end
+    end
+    return worst
 end
 
 -- Text that tells any two numbers apart.
