@@ -658,6 +658,16 @@ typedef struct cpl_gqa_config {
     int a2a;             /* a2a+p2p: consecutive ranks that spread heads; must
                             divide the ranks, but for one rank alone */
 } cpl_gqa_config;
+typedef struct cpl_mla_config {
+    int hidden, heads;
+    int q_rank, kv_rank;    /* of the latents of queries; of keys and values */
+    int nope_dim, rope_dim; /* of a head's key: from the latent; rotated */
+    int value_dim;
+    double rope_theta, eps;
+    int window; /* these three as in cpl_gqa_config */
+    const char *cp_mode;
+    int a2a;
+} cpl_mla_config;
 typedef struct cpl_gdn_config {
     int hidden, key_heads, value_heads, key_dim, value_dim, conv, chunk;
     double eps;
@@ -675,6 +685,8 @@ typedef struct cpl_linear_config {
 
 /* Local. Sizes are checked (INVALID names the rule and the numbers). */
 CPL_API cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
+                                 cpl_layer **out);
+CPL_API cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_gdn(const cpl_gdn_config *config, cpl_dtype dtype,
                                  cpl_layer **out);

@@ -221,9 +221,11 @@ typedef struct cpl_attention {
     bool accumulate;
     void *workspace;
 } cpl_attention;
-/* o and lse are those over all keys, whichever the blocks of this call are: the
- * gradients of parts add up. Queries and keys outside the blocks get zeros, or
- * with forward.accumulate everything is added to dq, dk and dv. */
+/* v may lie in the rows of k; dv then lies there in those of dk, and what both
+ * give adds up. o and lse are those over all keys, whichever the blocks of this
+ * call are: the gradients of parts add up. Queries and keys outside the blocks
+ * get zeros, or with forward.accumulate everything is added to dq, dk and dv.
+ */
 typedef struct cpl_attention_backward {
     cpl_attention forward; /* o and lse as computed */
     const void *d_o;       /* [n_queries, heads, V] dense */

@@ -250,22 +250,7 @@ static cpl_status check_config(const cpl_gqa_config *c)
                          "gqa: rotary_dim %d must be even and at most head_dim "
                          "= %d",
                          c->rotary_dim, c->head_dim);
-    if (c->window < 0)
-        return cpli_fail(CPL_INVALID, "gqa: window must be >= 0 (got %d)",
-                         c->window);
-    return CPL_OK;
-}
-
-/* Groups are asked for where there are groups, and nowhere else. */
-static cpl_status check_a2a(const cpl_gqa_config *c, const cpli_mode *mode)
-{
-    bool has_groups = mode == &cpli_mode_a2a_p2p;
-    if (has_groups == (c->a2a >= 1) && c->a2a >= 0)
-        return CPL_OK;
-    return cpli_fail(CPL_INVALID,
-                     "gqa: a2a = %d, the ranks that spread heads, must be %s "
-                     "with cp_mode \"%s\"",
-                     c->a2a, has_groups ? ">= 1" : "0", mode->name);
+    return cpli_mode_check("gqa", c->window, c->a2a, c->cp_mode);
 }
 
 cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
@@ -274,8 +259,7 @@ cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
     cpl_layer *layer;
     const cpli_mode *mode;
     CPL_TRY(check_config(config));
-    CPL_TRY(cpli_mode_find(config->cp_mode, &mode));
-    CPL_TRY(check_a2a(config, mode));
+    CPL_TRY(cpli_mode_find("gqa", config->cp_mode, &mode));
     CPL_TRY(cpli_layer_create(&ops, sizeof(gqa_layer), dtype, &layer));
     gqa_layer *gqa = (gqa_layer *)layer;
     int64_t hidden = config->hidden;

@@ -19,15 +19,17 @@
 typedef struct cpli_core {
     cpl_layer *layer;
     int64_t heads, kv_heads, key_dim, value_dim;
-    int64_t window; /* 0: none */
+    bool values_in_keys; /* of one kv head: a value is the first V numbers of
+                            its key */
+    int64_t window;      /* 0: none */
     int64_t n_rows;
     double scale;
     int a2a; /* ranks that spread heads: asked for by a2a+p2p */
 
     /* The caller's, forward: q [n, heads, K] and kv [n, kv_heads * K, then
-     * kv_heads * V], both kept until backward, are read; o [n, heads, V] and
-     * lse [n, heads] are made. Backward reads d_o, makes d_q and d_kv. kv
-     * carries the marks of the rows. */
+     * kv_heads * V unless they are in the keys], both kept until backward, are
+     * read; o [n, heads, V] and lse [n, heads] are made. Backward reads d_o,
+     * makes d_q and d_kv. kv carries the marks of the rows. */
     cpl_tensor *q, *kv, *o, *lse;
     cpl_tensor *d_o, *d_q, *d_kv;
 
@@ -48,14 +50,20 @@ extern const cpli_mode cpli_mode_p2p;
 extern const cpli_mode cpli_mode_a2a;
 extern const cpli_mode cpli_mode_a2a_p2p;
 
-/* The mode of a name (NULL: gather). Errors: INVALID, naming all of them. */
-cpl_status cpli_mode_find(const char *name, const cpli_mode **out);
+/* The mode of a name (NULL: gather) of a layer of kind `who`. Errors: INVALID,
+ * naming all of them. */
+cpl_status cpli_mode_find(const char *who, const char *name,
+                          const cpli_mode **out);
+/* Whether a layer may have these. Errors: INVALID. */
+cpl_status cpli_mode_check(const char *who, int window, int a2a,
+                           const char *name);
 
 /* ---- the kernel on a core ---- */
 
 static inline int64_t cpli_core_kv_width(const cpli_core *core)
 {
-    return core->kv_heads * (core->key_dim + core->value_dim);
+    int64_t values = core->values_in_keys ? 0 : core->value_dim;
+    return core->kv_heads * (core->key_dim + values);
 }
 
 /* Attention to the keys and values in rows like the core's kv. */

@@ -227,11 +227,16 @@ static columns kv_slice(const cpli_core *core, int rank, bool is_value)
                     heads * (is_value ? core->value_dim : core->key_dim));
 }
 
+static int n_parts(const cpli_core *core)
+{
+    return core->values_in_keys ? 1 : 2;
+}
+
 static void pack_kv(const cpli_core *core)
 {
     const a2a_state *state = core->state;
     for (int i = 0; i < state->ring->a2a; i++)
-        for (int part = 0; part < 2; part++)
+        for (int part = 0; part < n_parts(core); part++)
             copy_columns(kv_columns(core, core->kv, i, part == 1),
                          kv_slice(core, i, part == 1));
 }
@@ -243,7 +248,7 @@ static void unpack_kv(const cpli_core *core)
     int ranks = state->ring->a2a;
     int64_t copies = cpli_max(ranks / core->kv_heads, 1);
     for (int i = 0; i < ranks; i++)
-        for (int part = 0; part < 2; part++) {
+        for (int part = 0; part < n_parts(core); part++) {
             columns from = kv_slice(core, i, part == 1);
             columns to = kv_columns(core, core->d_kv, i, part == 1);
             if (i % copies == 0)

@@ -9,7 +9,8 @@ static const cpli_mode *const modes[] = {
 };
 enum { N_MODES = sizeof modes / sizeof *modes };
 
-cpl_status cpli_mode_find(const char *name, const cpli_mode **out)
+cpl_status cpli_mode_find(const char *who, const char *name,
+                          const cpli_mode **out)
 {
     for (int i = 0; i < N_MODES; i++)
         if (name == NULL || strcmp(name, modes[i]->name) == 0) {
@@ -17,18 +18,42 @@ cpl_status cpli_mode_find(const char *name, const cpli_mode **out)
             return CPL_OK;
         }
     return cpli_fail(CPL_INVALID,
-                     "gqa: unknown cp_mode \"%s\"; there are gather, p2p, a2a, "
+                     "%s: unknown cp_mode \"%s\"; there are gather, p2p, a2a, "
                      "a2a+p2p",
-                     name);
+                     who, name);
+}
+
+/* Groups are asked for where there are groups, and nowhere else. */
+cpl_status cpli_mode_check(const char *who, int window, int a2a,
+                           const char *name)
+{
+    const cpli_mode *mode = NULL;
+    CPL_TRY(cpli_mode_find(who, name, &mode));
+    if (window < 0)
+        return cpli_fail(CPL_INVALID, "%s: window must be >= 0 (got %d)", who,
+                         window);
+    bool has_groups = mode == &cpli_mode_a2a_p2p;
+    if (has_groups == (a2a >= 1) && a2a >= 0)
+        return CPL_OK;
+    return cpli_fail(CPL_INVALID,
+                     "%s: a2a = %d, the ranks that spread heads, must be %s "
+                     "with cp_mode \"%s\"",
+                     who, a2a, has_groups ? ">= 1" : "0", mode->name);
+}
+
+/* Where the values begin in a row of keys and values. */
+static int64_t values_at(const cpli_core *core)
+{
+    return core->values_in_keys ? 0 : core->kv_heads * core->key_dim;
 }
 
 cpl_attention cpli_core_attention(const cpli_core *core, const cpl_tensor *kv,
                                   void *workspace)
 {
-    int64_t keys = core->kv_heads * core->key_dim;
+    int64_t values = values_at(core);
     return (cpl_attention){.q = core->q->data,
                            .k = kv->data,
-                           .v = cpli_at(core->layer, kv->data, keys),
+                           .v = cpli_at(core->layer, kv->data, values),
                            .o = core->o->data,
                            .lse = core->lse->data,
                            .n_queries = core->n_rows,
@@ -50,13 +75,13 @@ cpl_attention_backward cpli_core_backward(const cpli_core *core,
                                           const cpl_tensor *d_kv,
                                           void *workspace)
 {
-    int64_t keys = core->kv_heads * core->key_dim;
+    int64_t values = values_at(core);
     return (cpl_attention_backward){
         .forward = cpli_core_attention(core, kv, workspace),
         .d_o = core->d_o->data,
         .dq = core->d_q->data,
         .dk = d_kv->data,
-        .dv = cpli_at(core->layer, d_kv->data, keys),
+        .dv = cpli_at(core->layer, d_kv->data, values),
         .dq_stride = core->heads * core->key_dim,
         .dk_stride = cpli_core_kv_width(core),
         .dv_stride = cpli_core_kv_width(core),

@@ -7,6 +7,7 @@ local M = {}
 
 local KINDS = {
     gqa = { C.cpl_layer_gqa, "cpl_gqa_config" },
+    mla = { C.cpl_layer_mla, "cpl_mla_config" },
     gdn = { C.cpl_layer_gdn, "cpl_gdn_config" },
     mlp = { C.cpl_layer_mlp, "cpl_mlp_config" },
     norm = { C.cpl_layer_norm, "cpl_norm_config" },
@@ -28,14 +29,14 @@ end
 
 --- The configuration of a model's mixer.
 -- @tparam table model hidden, eps and a table of sizes under `kind`
--- @tparam string kind "gqa" or "gdn"
+-- @tparam string kind "gqa", "mla" or "gdn"
 -- @tparam ?table layer of the model's schedule: what it says goes before what the model says
 function M.mixer_config(model, kind, layer)
     local config = { hidden = model.hidden, eps = model.eps }
     for name, value in pairs(model[kind]) do
         config[name] = value
     end
-    if kind == "gqa" and layer then
+    if kind ~= "gdn" and layer then
         config.cp_mode, config.window = layer.cp_mode, layer.window or config.window
         -- The model's group is for those of its layers that spread heads in groups.
         config.a2a = layer.a2a or (layer.cp_mode == "a2a+p2p" and config.a2a or 0)

@@ -18,7 +18,8 @@ local M = {}
 
 local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
-    dtype = "string?", seed = "integer?", gqa = "table?", gdn = "table?", mlp = "table?",
+    dtype = "string?", seed = "integer?", gqa = "table?", mla = "table?", gdn = "table?",
+    mlp = "table?",
     routes = "string?", eps = "number?",
 }
 local GQA = {
@@ -26,6 +27,11 @@ local GQA = {
     rope_theta = "number?", window = "integer?", cp_mode = "string?", a2a = "integer?",
     layouts = "any?", tolerance = "number?",
     block = "integer?", node_size = "integer?", placement = "string?", method = "string?",
+}
+local MLA = {
+    heads = "integer", q_rank = "integer", kv_rank = "integer", nope_dim = "integer",
+    rope_dim = "integer?", value_dim = "integer", rope_theta = "number?", window = "integer?",
+    cp_mode = "string?", a2a = "integer?", layouts = "any?",
 }
 -- What a balanced layout is made with; no part of the layer.
 local BALANCE = { "tolerance", "block", "node_size", "placement", "method" }
@@ -41,7 +47,8 @@ local MAX_SIZE = 2 ^ 31 - 1 -- sizes are ints in C
 -- Sizes that are given must be positive and fit into an int; which go together, C knows.
 local function check_sizes(who, t, fields, level)
     for name, kind in pairs(fields) do
-        if kind:match "^integer" and name ~= "seed" and name ~= "rotary_dim" and t[name] then
+        if kind:match "^integer" and name ~= "seed" and name ~= "rotary_dim" and name ~= "rope_dim"
+            and t[name] then
             args.integer(who, name, t[name], 1, MAX_SIZE, level + 1)
         end
     end
@@ -62,7 +69,7 @@ end
 
 -- Makes the layers once, so that sizes which do not go together are refused here.
 local function try_layers(model, level)
-    for _, kind in ipairs { "gqa", "gdn" } do
+    for _, kind in ipairs(schedules.kinds) do
         if model[kind] and model.schedule:count(kind) == 0 then
             local config = layers.mixer_config(model, kind, { cp_mode = model.modes[kind] })
             layers.create(kind, config, model.dtype, level + 1)
@@ -75,19 +82,20 @@ local function try_layers(model, level)
 end
 
 -- A size that no layer uses is a mistake.
-local function check_a2a(model, level)
-    if not model.gqa or model.gqa.a2a == 0 then return end
+local function check_a2a(model, kind, level)
+    local a2a = model[kind] and model[kind].a2a or 0
+    if a2a == 0 then return end
     for _, layer in ipairs(model.schedule.layers) do
-        if layer.cp_mode == "a2a+p2p" and not layer.a2a then return end
+        if layer.kind == kind and layer.cp_mode == "a2a+p2p" and not layer.a2a then return end
     end
-    error(('model.gqa: a2a = %d, but no layer of the schedule takes it with cp_mode "a2a+p2p"')
-        :format(model.gqa.a2a), level + 1)
+    error(('model.%s: a2a = %d, but no layer of the schedule takes it with cp_mode "a2a+p2p"')
+        :format(kind, a2a), level + 1)
 end
 
 -- The modes of layers that say none.
 local function default_modes(t, level)
     local modes = {}
-    for _, kind in ipairs { "gqa", "gdn" } do
+    for _, kind in ipairs(schedules.kinds) do
         local known = schedules.cp_modes(kind)
         modes[kind] = args.one_of("model." .. kind, "cp_mode", t[kind] and t[kind].cp_mode
             or known[1], known, level + 1)
@@ -103,6 +111,16 @@ local function gqa_config(t, level)
         heads = t.heads, kv_heads = t.kv_heads, head_dim = t.head_dim,
         rotary_dim = t.rotary_dim or math.floor(t.head_dim / 8) * 2,
         rope_theta = t.rope_theta or 1e7,
+        window = t.window or 0, a2a = t.a2a or 0,
+    }
+end
+
+local function mla_config(t, level)
+    args.fields("model.mla", t, MLA, level + 1)
+    check_sizes("model.mla", t, MLA, level + 1)
+    return {
+        heads = t.heads, q_rank = t.q_rank, kv_rank = t.kv_rank, nope_dim = t.nope_dim,
+        rope_dim = t.rope_dim or 0, value_dim = t.value_dim, rope_theta = t.rope_theta or 1e4,
         window = t.window or 0, a2a = t.a2a or 0,
     }
 end
@@ -128,6 +146,8 @@ end
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta, window (keys that a query sees; none: no
 -- limit), cp_mode ("gather", "p2p", "a2a", "a2a+p2p"), a2a (with a2a+p2p: ranks that spread heads);
 -- for a balanced layout tolerance, block, node_size, placement, method },
+-- mla { heads, q_rank, kv_rank, nope_dim, rope_dim (none: no RoPE), value_dim, rope_theta, and
+-- window, cp_mode, a2a as gqa; it runs where GQA runs },
 -- gdn { key_heads, value_heads, key_dim, value_dim, conv, chunk }, mlp { width } or none,
 -- routes ("prebuilt", "lazy"), eps
 function M.new(t)
@@ -137,7 +157,7 @@ function M.new(t)
     if not schedules.is(t.schedule) then
         error("model: schedule must come from cplab.schedule.ratio, list or pattern", 2)
     end
-    for _, kind in ipairs { "gqa", "gdn" } do
+    for _, kind in ipairs(schedules.kinds) do
         if t.schedule:count(kind) > 0 and not t[kind] then
             error(("model: the schedule %s has %s layers, but there is no field '%s'"):format(
                 t.schedule:describe(), kind, kind), 2)
@@ -157,16 +177,19 @@ function M.new(t)
         dtype = args.one_of("model", "dtype", t.dtype or "f32", DTYPES, 2),
         seed = t.seed or 0,
         gqa = t.gqa and gqa_config(t.gqa, 2),
+        mla = t.mla and mla_config(t.mla, 2),
         balance = balance_options(t.gqa),
         gdn = t.gdn and gdn_config(t.gdn, 2),
         mlp = t.mlp and { width = t.mlp.width },
         routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, 2),
         eps = t.eps or 1e-6,
     }, Model)
-    for _, kind in ipairs { "gqa", "gdn" } do
-        check_layouts(kind, t[kind] and t[kind].layouts, model.policy[kind], 2)
+    for _, kind in ipairs(schedules.kinds) do
+        check_layouts(kind, t[kind] and t[kind].layouts,
+            model.policy[policies.place_of { kind = kind }], 2)
     end
-    check_a2a(model, 2)
+    check_a2a(model, "gqa", 2)
+    check_a2a(model, "mla", 2)
     try_layers(model, 2)
     return model
 end
@@ -198,8 +221,8 @@ end
 function Model:attention_imbalance(layouts)
     local work, worst = layouts.gqa:work(), 1
     for _, layer in ipairs(self.schedule.layers) do
-        if layer.kind == "gqa" and layer.cp_mode ~= "a2a" then
-            local a2a = layers.mixer_config(self, "gqa", layer).a2a
+        if schedules.is_attention(layer.kind) and layer.cp_mode ~= "a2a" then
+            local a2a = layers.mixer_config(self, layer.kind, layer).a2a
             worst = math.max(worst, imbalance(work, #work > 1 and math.max(a2a, 1) or 1))
         end
     end
@@ -235,7 +258,7 @@ function Model:signature()
     for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps" } do
         out[#out + 1] = ("%s=%s"):format(name, exact(self[name]))
     end
-    for _, name in ipairs { "gqa", "gdn", "mlp" } do
+    for _, name in ipairs { "gqa", "mla", "gdn", "mlp" } do
         flat(name .. ".", self[name] or {}, out)
     end
     return table.concat(out, " ")

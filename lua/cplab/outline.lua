@@ -3,6 +3,7 @@
 local clib = require "clib"
 local layers = require "cplab.layers"
 local policies = require "cplab.policy"
+local schedules = require "cplab.schedule"
 local routes = require "cplab.route"
 local C = clib.C
 
@@ -13,8 +14,8 @@ local function conversions(model, layouts, cp)
     local n, rows, messages = 0, 0, 0
     for _, step in ipairs(model:steps(cp)) do
         if step.op == "convert" then
-            local kind = model.schedule.layers[step.layer + 1].kind
-            local stats = routes(layouts.live, layouts[kind]):stats()
+            local place = policies.place_of(model.schedule.layers[step.layer + 1])
+            local stats = routes(layouts.live, layouts[place]):stats()
             n, rows, messages = n + 1, rows + stats.moved_tokens, messages + stats.messages
         end
     end
@@ -23,10 +24,10 @@ end
 
 -- "p2p in a window of 512", "a2a+p2p of 4", "chunkwise".
 local function mode_of(model, layer)
-    if layer.kind ~= "gqa" then
+    if not schedules.is_attention(layer.kind) then
         return layer.cp_mode
     end
-    local config = layers.mixer_config(model, "gqa", layer)
+    local config = layers.mixer_config(model, layer.kind, layer)
     return layer.cp_mode .. (config.a2a > 0 and " of " .. config.a2a or "")
         .. (config.window > 0 and " in a window of " .. config.window or "")
 end
@@ -49,7 +50,7 @@ end
 
 local function all_modes(model)
     local words = {}
-    for _, kind in ipairs { "gqa", "gdn" } do
+    for _, kind in ipairs(schedules.kinds) do
         words[#words + 1] = modes(model, kind)
     end
     return table.concat(words, "; ")

@@ -5,6 +5,7 @@
 -- @module cplab.policy
 local args = require "cplab.check_args"
 local layout = require "cplab.layout"
+local schedules = require "cplab.schedule"
 
 local M = {}
 
@@ -87,11 +88,12 @@ function M.layouts(policy, stream, group, balance)
     return { live = get(policy.live), gqa = get(policy.gqa), gdn = get(policy.gdn) }
 end
 
---- Which of the three layouts a layer runs in. Modes that take any (a2a) stay where the model
--- lives: nothing is planned around them.
+--- Which of the three layouts a layer runs in; MLA where GQA does. Modes that take any (a2a) stay
+-- where the model lives: nothing is planned around them.
 -- @treturn string "live", "gqa" or "gdn"
 function M.place_of(layer)
-    return layer.stays and "live" or layer.kind
+    if layer.stays then return "live" end
+    return schedules.is_attention(layer.kind) and "gqa" or layer.kind
 end
 
 --- The steps of a forward pass, in order: { op = "convert" | "mixer" | "mlp", layer =, ... }.

@@ -1,4 +1,4 @@
---- A schedule: the ordered list of layers of a stack, each GQA or GDN.
+--- A schedule: the ordered list of layers of a stack, each GQA, MLA or GDN.
 -- Published hybrids are lists, not intervals (Kimi-Linear's last group is short), so a
 -- list is what it is; ratios and patterns are ways to write one down.
 -- Layers count from 0 in words, from 1 in the Lua list.
@@ -12,12 +12,23 @@ Schedule.__index = Schedule
 local M = {}
 
 -- What a layer of each kind may be told. Sizes are integers; which go together, C knows.
+local ATTENTION = { cp_modes = { "gather", "p2p", "a2a", "a2a+p2p" },
+    options = { "cp_mode", "window", "a2a" } }
 local KINDS = {
-    gqa = { cp_modes = { "gather", "p2p", "a2a", "a2a+p2p" }, symbol = "*",
-        options = { "cp_mode", "window", "a2a" } },
-    gdn = { cp_modes = { "chunkwise" }, symbol = "G", options = { "cp_mode" } },
+    gqa = ATTENTION,
+    mla = ATTENTION,
+    gdn = { cp_modes = { "chunkwise" }, options = { "cp_mode" } },
 }
-local SYMBOLS = { ["*"] = "gqa", G = "gdn" }
+local SYMBOLS = { ["*"] = "gqa", L = "mla", G = "gdn" }
+local SYMBOL_OF = { gqa = "*", mla = "L", gdn = "G" }
+
+--- The kinds of layers that a schedule may hold.
+M.kinds = { "gqa", "mla", "gdn" }
+
+--- Whether queries of a kind of layer meet keys: it runs where GQA runs.
+function M.is_attention(kind)
+    return KINDS[kind] == ATTENTION
+end
 
 --- Modes that take any layout: such a layer stays where the model lives.
 local STAYS = { a2a = true }
@@ -36,7 +47,7 @@ end
 
 local function layer_of(who, entry, level)
     local options = type(entry) == "table" and entry or { entry }
-    local kind = args.one_of(who, "layer kind", options[1], { "gqa", "gdn" }, level + 1)
+    local kind = args.one_of(who, "layer kind", options[1], M.kinds, level + 1)
     local layer = { kind = kind }
     for name, value in pairs(options) do
         if name ~= 1 then
@@ -89,7 +100,8 @@ function M.ratio(ratio, n_layers)
     return new(layers)
 end
 
---- The layers as listed: "gqa", "gdn", or { kind, cp_mode = ... }, gqa also with window and a2a.
+--- The layers as listed: "gqa", "mla", "gdn", or { kind, cp_mode = ... }, gqa and mla also with
+-- window and a2a.
 -- What a layer does not say, the model says for all of its kind.
 function M.list(entries)
     if type(entries) ~= "table" or #entries == 0 then
@@ -102,10 +114,10 @@ function M.list(entries)
     return new(layers)
 end
 
---- A pattern of symbols (G: GDN, *: GQA), repeated and cut to n_layers.
+--- A pattern of symbols (G: GDN, *: GQA, L: MLA), repeated and cut to n_layers.
 function M.pattern(pattern, n_layers)
     if type(pattern) ~= "string" or pattern == "" then
-        error("schedule.pattern: expected a string of G (GDN) and * (GQA)", 2)
+        error("schedule.pattern: expected a string of G (GDN), * (GQA) and L (MLA)", 2)
     end
     check_count("schedule.pattern", n_layers, 2)
     local layers = {}
@@ -113,7 +125,7 @@ function M.pattern(pattern, n_layers)
         local at = (i - 1) % #pattern + 1
         local symbol = pattern:sub(at, at)
         if not SYMBOLS[symbol] then
-            error(("schedule.pattern: unknown symbol '%s' in '%s' (G: GDN, *: GQA)"):format(
+            error(("schedule.pattern: unknown symbol '%s' in '%s' (G: GDN, *: GQA, L: MLA)"):format(
                 symbol, pattern), 2)
         end
         layers[i] = layer_of("schedule.pattern", SYMBOLS[symbol], 2)
@@ -122,7 +134,7 @@ function M.pattern(pattern, n_layers)
 end
 
 --- The same layers, each with a cp_mode: its own, or that of its kind.
--- @tparam table modes { gqa =, gdn = }
+-- @tparam table modes by kind
 function Schedule:in_modes(modes)
     local layers = {}
     for i, layer in ipairs(self.layers) do
@@ -155,7 +167,7 @@ end
 function Schedule:describe()
     local symbols = {}
     for i, layer in ipairs(self.layers) do
-        symbols[i] = KINDS[layer.kind].symbol
+        symbols[i] = SYMBOL_OF[layer.kind]
     end
     return table.concat(symbols)
 end

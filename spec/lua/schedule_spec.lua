@@ -30,6 +30,8 @@ describe("schedule", function()
     it("pattern is repeated and cut", function()
         assert.equal("GGG*GGG*GG", tostring(schedule.pattern("GGG*", 10)))
         assert.equal("*", schedule.pattern("*GG", 1):describe())
+        assert.equal("GL*", schedule.list { "gdn", "mla", "gqa" }:describe())
+        assert.equal("mla", schedule.pattern("GL", 2).layers[2].kind)
     end)
 
     it("refuses what is none, with the rule", function()
@@ -45,7 +47,7 @@ describe("schedule", function()
             schedule.ratio, "1:3", 0)
         refused("schedule.pattern: the number of layers must be a positive integer (got 2.5)",
             schedule.pattern, "G", 2.5)
-        refused("schedule.pattern: unknown symbol 'M' in 'GM*' (G: GDN, *: GQA)",
+        refused("schedule.pattern: unknown symbol 'M' in 'GM*' (G: GDN, *: GQA, L: MLA)",
             schedule.pattern, "GM*", 3)
         refused('schedule.list: unknown layer kind "gqn"; did you mean "gqa"?',
             schedule.list, { "gqn" })

@@ -111,4 +111,32 @@ describe("a stack", function()
             assert.is_true(m.parity_fwd > 1e-6, fault[2])
         end
     end)
+
+    it("holds mla layers beside others, where GQA runs, in every mode", function()
+        local mla = { heads = 4, q_rank = 5, kv_rank = 6, nope_dim = 3, rope_dim = 2,
+            value_dim = 7 }
+        for i, changes in ipairs(MODES) do
+            for name, value in pairs(changes) do mla[name] = value end
+            mla.a2a = changes.a2a
+            for _, policy in ipairs { "mirror", { "zigzag", "contiguous", "zigzag" } } do
+                local m = labs.parity_step(STREAM,
+                    labs.model { pattern = "GL*", policy = policy, mla = mla }, 4)
+                assert.is_true(m.parity_fwd <= BOUND and m.parity_grad <= BOUND)
+                assert.equal(0, m.wrong_rows)
+                assert.equal(MODES[i].cp_mode == "a2a" and 2 or 4, m.conversions_fwd)
+            end
+        end
+        local function refused(message, changes)
+            local fields = { heads = 4, q_rank = 5, kv_rank = 6, nope_dim = 3, value_dim = 7 }
+            for name, value in pairs(changes) do fields[name] = value end
+            assert.has_error(function()
+                cplab.model { schedule = cplab.schedule.list { "mla" }, policy = "native",
+                    hidden = 8, vocab = 9, mla = fields }
+            end, message)
+        end
+        refused("mla: rope_dim 3 must be even and not negative", { rope_dim = 3 })
+        refused("model.mla: q_rank must be an integer in 1 .. 2147483647 (got 0)", { q_rank = 0 })
+        refused('model.mla: unknown cp_mode "ring"; there are gather, p2p, a2a, a2a+p2p',
+            { cp_mode = "ring" })
+    end)
 end)

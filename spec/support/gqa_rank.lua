@@ -1,9 +1,9 @@
 --- Runs on a rank (or alone): attention layers on streams and layouts given as plain tables.
 -- A case: stream { lengths, real }, layout (a kind) with options, or ranks (runs of each), config
--- (changes to CONFIG), and, all optional, dtype, trace, fault { rank, name, value }, poison (a
--- first pass in which every number is NaN), again (the pass is made twice), change { position, to }
--- (of the first number of a row of x), swap (this rank's first two rows change places, trace and
--- all), measure (the bytes that preparing takes on all ranks).
+-- (changes to those of CONFIGS), and, all optional, kind ("gqa" or "mla"), dtype, trace, fault
+-- { rank, name, value }, poison (a first pass in which every number is NaN), again (the pass is
+-- made twice), change { position, to } (of the first number of a row of x), swap (this rank's first
+-- two rows change places, trace and all), measure (the bytes that preparing takes on all ranks).
 -- Gives per case what this rank has: positions, y, dx (flat lists), the gradients of all parameters
 -- by name (summed over the group), and what it counted.
 local clib = require "clib"
@@ -14,8 +14,12 @@ local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
-M.CONFIG = { hidden = 6, heads = 4, kv_heads = 2, head_dim = 4, rotary_dim = 2, rope_theta = 100,
-    eps = 1e-6 }
+M.CONFIGS = {
+    gqa = { hidden = 6, heads = 4, kv_heads = 2, head_dim = 4, rotary_dim = 2, rope_theta = 100,
+        eps = 1e-6 },
+    mla = { hidden = 6, heads = 4, q_rank = 5, kv_rank = 4, nope_dim = 3, rope_dim = 2,
+        value_dim = 7, rope_theta = 100, eps = 1e-6 },
+}
 
 local function layout_of(case, stream, cp)
     if case.ranks and cp > 1 then
@@ -73,8 +77,8 @@ local function prepare(self)
 end
 
 local function make(comm, case)
-    local config, cp = {}, C.cpl_comm_size(comm)
-    for name, value in pairs(M.CONFIG) do config[name] = value end
+    local config, cp, kind = {}, C.cpl_comm_size(comm), case.kind or "gqa"
+    for name, value in pairs(M.CONFIGS[kind]) do config[name] = value end
     for name, value in pairs(case.config or {}) do config[name] = value end
     local self = { comm = comm, rank = C.cpl_comm_rank(comm), dtype = case.dtype or "f64" }
     self.stream = cplab.stream.thd(case.stream)
@@ -82,9 +86,9 @@ local function make(comm, case)
     self.positions = self.layout:positions(self.rank)
     self.place = clib.create("cpl_place", C.cpl_place_destroy, 1, C.cpl_place_create, comm,
         self.layout._ptr)
-    self.layer = clib.create("cpl_layer", C.cpl_layer_destroy, 1, C.cpl_layer_gqa,
-        ffi.new("cpl_gqa_config", config), clib.dtypes[self.dtype])
-    self.parameters = parameters.new(comm, self.dtype, { { name = "gqa", ptr = self.layer } })
+    self.layer = clib.create("cpl_layer", C.cpl_layer_destroy, 1, C["cpl_layer_" .. kind],
+        ffi.new(("cpl_%s_config"):format(kind), config), clib.dtypes[self.dtype])
+    self.parameters = parameters.new(comm, self.dtype, { { name = kind, ptr = self.layer } })
     fill_all(self.parameters.weights, "weights")
     for _, name in ipairs { "x", "y", "dy", "dx" } do
         self[name] = rows.new(comm, self.dtype, #self.positions, config.hidden)
