@@ -65,9 +65,9 @@ static cpl_status prepare(cpl_layer *layer)
                             .scale = 1 / sqrt((double)config->head_dim),
                             .a2a = config->a2a,
                             .mode = gqa->mode};
+    CPL_TRY(gqa->mode->prepare(&gqa->core));
     CPL_TRY(CPL_ALLOC(layer->n_rows, &gqa->rotary));
-    CPL_TRY(prepare_buffers(gqa));
-    return gqa->mode->prepare(&gqa->core);
+    return prepare_buffers(gqa);
 }
 
 static void release(cpl_layer *layer)

@@ -39,6 +39,8 @@ typedef struct cpli_core {
 
 typedef struct cpli_mode {
     const char *name;
+    /* Collective, and before anything that can fail on one rank alone; the core
+     * has its sizes, no tensors yet. */
     cpl_status (*prepare)(cpli_core *core);
     cpl_status (*forward)(cpli_core *core);
     cpl_status (*backward)(cpli_core *core);

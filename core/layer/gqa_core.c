@@ -47,17 +47,10 @@ static int64_t values_at(const cpli_core *core)
     return core->values_in_keys ? 0 : core->kv_heads * core->key_dim;
 }
 
-cpl_attention cpli_core_attention(const cpli_core *core, const cpl_tensor *kv,
-                                  void *workspace)
+/* Without the arrays: all that a workspace depends on. */
+static cpl_attention sizes_of(const cpli_core *core)
 {
-    int64_t values = values_at(core);
-    return (cpl_attention){.q = core->q->data,
-                           .k = kv->data,
-                           .v = cpli_at(core->layer, kv->data, values),
-                           .o = core->o->data,
-                           .lse = core->lse->data,
-                           .n_queries = core->n_rows,
-                           .n_keys = cpl_tensor_n_rows(kv),
+    return (cpl_attention){.n_queries = core->n_rows,
                            .heads = core->heads,
                            .kv_heads = core->kv_heads,
                            .key_dim = core->key_dim,
@@ -66,8 +59,21 @@ cpl_attention cpli_core_attention(const cpli_core *core, const cpl_tensor *kv,
                            .k_stride = cpli_core_kv_width(core),
                            .v_stride = cpli_core_kv_width(core),
                            .window = core->window,
-                           .scale = core->scale,
-                           .workspace = workspace};
+                           .scale = core->scale};
+}
+
+cpl_attention cpli_core_attention(const cpli_core *core, const cpl_tensor *kv,
+                                  void *workspace)
+{
+    cpl_attention attention = sizes_of(core);
+    attention.q = core->q->data;
+    attention.k = kv->data;
+    attention.v = cpli_at(core->layer, kv->data, values_at(core));
+    attention.n_keys = cpl_tensor_n_rows(kv);
+    attention.o = core->o->data;
+    attention.lse = core->lse->data;
+    attention.workspace = workspace;
+    return attention;
 }
 
 cpl_attention_backward cpli_core_backward(const cpli_core *core,
@@ -75,13 +81,12 @@ cpl_attention_backward cpli_core_backward(const cpli_core *core,
                                           const cpl_tensor *d_kv,
                                           void *workspace)
 {
-    int64_t values = values_at(core);
     return (cpl_attention_backward){
         .forward = cpli_core_attention(core, kv, workspace),
         .d_o = core->d_o->data,
         .dq = core->d_q->data,
         .dk = d_kv->data,
-        .dv = cpli_at(core->layer, d_kv->data, values),
+        .dv = cpli_at(core->layer, d_kv->data, values_at(core)),
         .dq_stride = core->heads * core->key_dim,
         .dk_stride = cpli_core_kv_width(core),
         .dv_stride = cpli_core_kv_width(core),
@@ -91,8 +96,7 @@ cpl_attention_backward cpli_core_backward(const cpli_core *core,
 cpl_status cpli_core_workspace(const cpli_core *core, void **out)
 {
     const cpl_kernels *kernels = core->layer->kernels;
-    cpl_attention_backward backward =
-        cpli_core_backward(core, core->kv, core->d_kv, NULL);
+    cpl_attention_backward backward = {.forward = sizes_of(core)};
     size_t bytes = kernels->attention_workspace(&backward.forward);
     size_t more = kernels->attention_backward_workspace(&backward);
     return cpli_place_scratch(core->layer->place, bytes > more ? bytes : more,

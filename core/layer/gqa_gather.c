@@ -66,15 +66,22 @@ static cpl_status make_blocks(const cpli_core *core)
     return status;
 }
 
+/* What may fail on one rank before all make the plan. */
+static cpl_status begin(cpli_core *core)
+{
+    gather_state *state;
+    CPL_TRY(CPL_ALLOC(1, &state));
+    core->state = state;
+    return cpli_place_keys(core->layer->place, core->window, &state->seen);
+}
+
 static cpl_status prepare(cpli_core *core)
 {
     cpl_layer *layer = core->layer;
     cpl_place *place = layer->place;
-    gather_state *state;
     int64_t n_keys;
-    CPL_TRY(CPL_ALLOC(1, &state));
-    core->state = state;
-    CPL_TRY(cpli_place_keys(place, core->window, &state->seen));
+    CPL_TRY(cpl_comm_agree(place->comm, begin(core)));
+    gather_state *state = core->state;
     CPL_TRY(cpl_plan_create(state->seen->route, place->comm, layer->dtype,
                             cpli_core_kv_width(core), NULL, &state->plan));
     CPL_TRY(cpl_view_n_local(state->seen->view, place->rank, &n_keys));

@@ -90,9 +90,9 @@ static cpl_status prepare(cpl_layer *layer)
                             .scale = 1 / sqrt((double)mla->q_dim),
                             .a2a = c->a2a,
                             .mode = mla->mode};
+    CPL_TRY(mla->mode->prepare(&mla->core));
     CPL_TRY(CPL_ALLOC(layer->n_rows, &mla->rotary));
-    CPL_TRY(prepare_buffers(mla));
-    return mla->mode->prepare(&mla->core);
+    return prepare_buffers(mla);
 }
 
 static void release(cpl_layer *layer)

@@ -71,7 +71,7 @@ end
 local function try_layers(model, level)
     for _, kind in ipairs(schedules.kinds) do
         if model[kind] and model.schedule:count(kind) == 0 then
-            local config = layers.mixer_config(model, kind, { cp_mode = model.modes[kind] })
+            local config = layers.mixer_config(model, kind, { cp_mode = model.cp_modes[kind] })
             layers.create(kind, config, model.dtype, level + 1)
         end
     end
@@ -169,8 +169,8 @@ function M.new(t)
     end
     local modes = default_modes(t, 2)
     local model = setmetatable({
-        schedule = t.schedule:in_modes(modes),
-        modes = modes,
+        schedule = t.schedule:with_modes(modes),
+        cp_modes = modes,
         policy = policies.resolve(t.policy, 2),
         hidden = t.hidden,
         vocab = t.vocab,
@@ -186,7 +186,7 @@ function M.new(t)
     }, Model)
     for _, kind in ipairs(schedules.kinds) do
         check_layouts(kind, t[kind] and t[kind].layouts,
-            model.policy[policies.place_of { kind = kind }], 2)
+            model.policy[policies.where { kind = kind }], 2)
     end
     check_a2a(model, "gqa", 2)
     check_a2a(model, "mla", 2)

@@ -88,11 +88,12 @@ function M.layouts(policy, stream, group, balance)
     return { live = get(policy.live), gqa = get(policy.gqa), gdn = get(policy.gdn) }
 end
 
---- Which of the three layouts a layer runs in; MLA where GQA does. Modes that take any (a2a) stay
--- where the model lives: nothing is planned around them.
+--- Which of a policy's layouts a layer runs in: that of its kind, MLA in that of GQA, or where the
+-- model lives if it takes any (a2a): nothing is planned around those.
+-- @tparam table layer of a schedule: kind, cp_mode
 -- @treturn string "live", "gqa" or "gdn"
-function M.place_of(layer)
-    if layer.stays then return "live" end
+function M.where(layer)
+    if schedules.takes_any_layout(layer.kind, layer.cp_mode) then return "live" end
     return schedules.is_attention(layer.kind) and "gqa" or layer.kind
 end
 
@@ -108,7 +109,7 @@ function M.steps(policy, schedule, cp, has_mlp)
         steps[#steps + 1] = step
     end
     for i, layer in ipairs(schedule.layers) do
-        local there = policy[M.place_of(layer)]
+        local there = policy[M.where(layer)]
         local converts = cp > 1 and there ~= policy.live
         if converts then
             add { op = "convert", layer = i - 1, from = policy.live, to = there }

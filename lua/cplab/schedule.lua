@@ -11,13 +11,14 @@ Schedule.__index = Schedule
 
 local M = {}
 
--- What a layer of each kind may be told. Sizes are integers; which go together, C knows.
+-- What a layer of each kind may be told. Sizes are integers; which go together, C knows. One that
+-- moves heads instead of rows takes any layout: it runs where the model lives.
 local ATTENTION = { cp_modes = { "gather", "p2p", "a2a", "a2a+p2p" },
-    options = { "cp_mode", "window", "a2a" } }
+    takes_any_layout = { a2a = true }, options = { "cp_mode", "window", "a2a" } }
 local KINDS = {
     gqa = ATTENTION,
     mla = ATTENTION,
-    gdn = { cp_modes = { "chunkwise" }, options = { "cp_mode" } },
+    gdn = { cp_modes = { "chunkwise" }, takes_any_layout = {}, options = { "cp_mode" } },
 }
 local SYMBOLS = { ["*"] = "gqa", L = "mla", G = "gdn" }
 local SYMBOL_OF = { gqa = "*", mla = "L", gdn = "G" }
@@ -30,12 +31,14 @@ function M.is_attention(kind)
     return KINDS[kind] == ATTENTION
 end
 
---- Modes that take any layout: such a layer stays where the model lives.
-local STAYS = { a2a = true }
-
---- The modes in which a kind of layer may run.
+--- The names of the cp_modes of a kind; the first is the default.
 function M.cp_modes(kind)
     return KINDS[kind].cp_modes
+end
+
+--- Whether a layer of a kind and cp_mode takes any layout, so that nothing is converted around it.
+function M.takes_any_layout(kind, cp_mode)
+    return KINDS[kind].takes_any_layout[cp_mode] == true
 end
 
 local function is_option(kind, name)
@@ -135,13 +138,12 @@ end
 
 --- The same layers, each with a cp_mode: its own, or that of its kind.
 -- @tparam table modes by kind
-function Schedule:in_modes(modes)
+function Schedule:with_modes(modes)
     local layers = {}
     for i, layer in ipairs(self.layers) do
         local copy = {}
         for name, value in pairs(layer) do copy[name] = value end
         copy.cp_mode = layer.cp_mode or modes[layer.kind]
-        copy.stays = STAYS[copy.cp_mode]
         layers[i] = copy
     end
     return new(layers)

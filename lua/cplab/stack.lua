@@ -34,11 +34,11 @@ end
 
 local function make_block(self, i, layer)
     local model, name, kind = self.model, "layers." .. i, layer.kind
-    local place = policies.place_of(layer)
+    local where = policies.where(layer)
     local block = {
-        index = i, kind = kind, name = name .. "." .. kind, place = place,
+        index = i, kind = kind, where = where, name = name .. "." .. kind,
         norm = make_norm(self, name .. ".norm1"),
-        mixer = make_layer(self, name .. "." .. kind, self.layouts[place], kind,
+        mixer = make_layer(self, name .. "." .. kind, self.layouts[where], kind,
             layers.mixer_config(model, kind, layer)),
     }
     if model.mlp then
@@ -77,11 +77,11 @@ end
 
 -- One conversion for each place where a mixer may run; fixed policies convert around it.
 local function make_conversions(self)
+    local policy = self.model.policy
     for _, block in ipairs(self.blocks) do
-        local place = block.place
-        if self.size > 1 and self.model.policy[place] ~= self.model.policy.live then
-            self.conversions[place] = self.conversions[place]
-                or conversion.new(self, self.layouts.live, self.layouts[place])
+        local where = block.where
+        if self.size > 1 and policy[where] ~= policy.live and not self.conversions[where] then
+            self.conversions[where] = conversion.new(self, self.layouts.live, self.layouts[where])
         end
     end
 end
@@ -89,20 +89,20 @@ end
 -- What backward reads is kept per block; the rest is scratch that all blocks share.
 local function make_activations(self)
     local live = self.layouts.live
-    local function there(place)
-        local c = self.conversions[place]
-        local layout = self.layouts[place]
+    local function there(where)
+        local c = self.conversions[where]
+        local layout = self.layouts[where]
         return { y = hidden_rows(self, layout), dh = hidden_rows(self, layout),
             dy = c and hidden_rows(self, layout) }
     end
     self.x = {}
     for i, block in ipairs(self.blocks) do
         self.x[i] = hidden_rows(self, live)
-        block.h = hidden_rows(self, self.layouts[block.place])
+        block.h = hidden_rows(self, self.layouts[block.where])
         if block.mlp then
             block.mid, block.mlp_h = hidden_rows(self, live), hidden_rows(self, live)
         end
-        self.there[block.place] = self.there[block.place] or there(block.place)
+        self.there[block.where] = self.there[block.where] or there(block.where)
     end
     self.x[#self.x + 1] = hidden_rows(self, live)
     for _, name in ipairs { "h", "y", "d", "dh", "t", "final_h" } do
@@ -151,7 +151,7 @@ local function backward(layer, dy, dx)
 end
 
 local function mixer_forward(self, block, x)
-    local c, there = self.conversions[block.place], self.there[block.place]
+    local c, there = self.conversions[block.where], self.there[block.where]
     local h = c and not c.in_place and self.h or block.h
     forward(block.norm, x, h)
     if not c then
@@ -201,7 +201,7 @@ function Stack:loss()
 end
 
 local function mixer_backward(self, block, d)
-    local c, there = self.conversions[block.place], self.there[block.place]
+    local c, there = self.conversions[block.where], self.there[block.where]
     if not c then
         backward(block.mixer, d, there.dh)
         return there.dh

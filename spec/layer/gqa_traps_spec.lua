@@ -3,6 +3,7 @@
 local clib = require "clib"
 local modes = require "spec.support.gqa_modes"
 local layers = require "spec.support.layers"
+local ranks = require "spec.support.ranks"
 local C, ffi = clib.C, clib.ffi
 
 local BOUND = 1e-12
@@ -184,6 +185,50 @@ describe("a mode", function()
             local reference = modes.alone(case)
             case.dtype = "f32"
             assert.is_true(modes.parity(modes.run(cp, { case })[1].y, reference.y) <= 1e-6)
+        end
+    end)
+end)
+
+describe("memory that runs out on one rank", function()
+    -- On a rank: fails the n-th allocation of rank 1 for n = 0, 1, .. until all can prepare.
+    local function sweep(comm, config)
+        local clib = require "clib" -- luacheck: ignore 431
+        local C, ffi = clib.C, clib.ffi -- luacheck: ignore 431
+        local live = require("spec.support.gqa_rank").make(comm._ptr, {
+            stream = { lengths = { 16, 24 } }, layout = "zigzag", config = config })
+        local stats = ffi.new "cpl_memory_stats"
+        local function prepare(n)
+            C.cpl_memory_fail_after(comm:rank() == 1 and n or -1)
+            local status = tonumber(C.cpl_layer_prepare(live.layer, "gqa", live.place))
+            C.cpl_memory_fail_after(-1)
+            clib.check(C.cpl_comm_barrier(comm._ptr))
+            C.cpl_memory(stats)
+            clib.check(C.cpl_comm_barrier(comm._ptr))
+            return status, tonumber(stats.live_blocks)
+        end
+        collectgarbage()
+        collectgarbage "stop"
+        clib.check(C.cpl_comm_barrier(comm._ptr))
+        local statuses, _, empty = {}, prepare(0)
+        repeat
+            local status, blocks = prepare(#statuses)
+            if status ~= 0 and blocks ~= empty then
+                error(("%d blocks after failure %d, not %d"):format(blocks, #statuses, empty))
+            end
+            statuses[#statuses + 1] = status
+        until status == 0 or #statuses > 500
+        return statuses
+    end
+
+    it("refuses a mode on all of them, leaks nothing, and can be tried again", function()
+        for _, config in ipairs(CONFIGS) do
+            local answers = ranks.run(4, sweep, config)
+            assert.is_true(#answers[1] > 20 and #answers[1] < 500)
+            for i = 1, #answers[1] do
+                for rank = 2, 4 do
+                    assert.equal(answers[1][i] == 0, answers[rank][i] == 0)
+                end
+            end
         end
     end)
 end)

@@ -21,8 +21,8 @@ describe("schedule", function()
 
     it("takes the mode of its kind where a layer says none", function()
         local s = schedule.list { "gqa", { "gqa", cp_mode = "p2p" }, "gdn" }
-            :in_modes { gqa = "a2a", gdn = "chunkwise" }
-        assert.same({ kind = "gqa", cp_mode = "a2a", stays = true }, s.layers[1])
+            :with_modes { gqa = "a2a", gdn = "chunkwise" }
+        assert.same({ kind = "gqa", cp_mode = "a2a" }, s.layers[1])
         assert.same({ kind = "gqa", cp_mode = "p2p" }, s.layers[2])
         assert.equal("chunkwise", s.layers[3].cp_mode)
     end)

@@ -76,7 +76,8 @@ local function prepare(self)
     collectgarbage "restart"
 end
 
-local function make(comm, case)
+--- A live layer: layer, place, parameters, x, y, dy, dx.
+function M.make(comm, case)
     local config, cp, kind = {}, C.cpl_comm_size(comm), case.kind or "gqa"
     for name, value in pairs(M.CONFIGS[kind]) do config[name] = value end
     for name, value in pairs(case.config or {}) do config[name] = value end
@@ -171,7 +172,7 @@ end
 --- One case.
 -- @param comm a `cpl_comm *`
 function M.run(comm, case)
-    local self = make(comm, case)
+    local self = M.make(comm, case)
     if case.poison then poison(self) end
     fill(self, case)
     local fault = case.fault
