@@ -656,7 +656,10 @@ typedef struct cpl_gqa_config {
     const char *cp_mode; /* how queries meet the keys of other ranks: "gather"
                             (NULL), "p2p", "a2a", "a2a+p2p" */
     int a2a;             /* a2a+p2p: consecutive ranks that spread heads; must
-                            divide the ranks, but for one rank alone */
+                            divide the ranks, but for one rank alone; else 0.
+                            Where heads are spread, the ranks of it must divide
+                            heads, and divide kv_heads or be a multiple of them
+                            (prepare: INVALID) */
 } cpl_gqa_config;
 typedef struct cpl_mla_config {
     int hidden, heads;

@@ -12,23 +12,29 @@ typedef struct gather_state {
     void *workspace;
 } gather_state;
 
-/* The slot at which the view shows a position; its runs stand in order. */
-static int64_t slot_of(const cpl_run *runs, int64_t n, int64_t position)
+/* A search for positions in the runs of a view, which stand in order; those
+ * that follow each other are cheap. */
+typedef struct finder {
+    const cpl_run *runs;
+    int64_t n;
+    int64_t at, slot; /* the last run, and its first slot */
+} finder;
+
+/* The slot at which the view shows a position. */
+static int64_t slot_of(finder *f, int64_t position)
 {
-    int64_t slot = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (position >= runs[i].start &&
-            position < runs[i].start + runs[i].length)
-            return slot + position - runs[i].start;
-        slot += runs[i].length;
-    }
-    CPL_ASSERT(false);
-    return -1;
+    if (f->at == f->n || position < f->runs[f->at].start)
+        f->at = f->slot = 0;
+    while (f->at < f->n &&
+           position >= f->runs[f->at].start + f->runs[f->at].length)
+        f->slot += f->runs[f->at++].length;
+    CPL_ASSERT(f->at < f->n && position >= f->runs[f->at].start);
+    return f->slot + position - f->runs[f->at].start;
 }
 
 /* A span's queries see their sequence from its start, or as far as the window
  * of the first reaches, to the span's end; the view shows that without gaps. */
-static void fill_blocks(const cpli_core *core, const cpl_run *runs, int64_t n)
+static void fill_blocks(const cpli_core *core, finder *keys)
 {
     const cpl_place *place = core->layer->place;
     const cpl_stream *stream = cpl_layout_stream(place->layout);
@@ -43,7 +49,7 @@ static void fill_blocks(const cpli_core *core, const cpl_run *runs, int64_t n)
         state->blocks[i] =
             (cpl_attention_block){.q_slot = span->slot,
                                   .n_queries = span->length,
-                                  .kv_slot = slot_of(runs, n, first),
+                                  .kv_slot = slot_of(keys, first),
                                   .n_keys = before + span->length,
                                   .n_before = before};
     }
@@ -61,7 +67,7 @@ static cpl_status make_blocks(const cpli_core *core)
     CPL_TRY(CPL_ALLOC(n, &runs));
     cpl_status status = cpl_view_runs(view, place->rank, runs);
     if (status == CPL_OK)
-        fill_blocks(core, runs, n);
+        fill_blocks(core, &(finder){.runs = runs, .n = n});
     cpli_free(runs);
     return status;
 }

@@ -115,7 +115,8 @@ end
 
 --- Collective. Makes a model live.
 -- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), faults
--- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift = })
+-- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift =, drop_merge =, .. }: see
+-- cplab.faults)
 function M.new(t)
     local self = setmetatable({
         model = t.model, stream = t.stream, comm = t.comm, dtype = t.model.dtype,
