@@ -39,7 +39,9 @@
     X(embedding_backward)      \
     X(cross_entropy)           \
     X(matmul)                  \
-    X(axpby)
+    X(axpby)                   \
+    X(sum_squares)             \
+    X(adamw)
 #define CPLI_WORKSPACE_LIST(X) \
     X(gdn)                     \
     X(gdn_backward)            \

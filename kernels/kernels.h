@@ -297,6 +297,29 @@ typedef struct cpl_axpby {
     double alpha, beta;
 } cpl_axpby;
 
+/* The sum of the squares of n elements, in double; the order of the sum is
+ * fixed, so the same numbers give the same bits. */
+typedef struct cpl_sum_squares {
+    const void *x;
+    double *sum;
+    int64_t n;
+} cpl_sum_squares;
+
+/*
+ * One step of Adam with decoupled weight decay (Loshchilov and Hutter, arXiv
+ * 1711.05101; the decay is multiplied by the learning rate, as in PyTorch's
+ * AdamW): with g = grad_scale grad and t = step, counted from 1,
+ *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+ *   w -= lr (weight_decay w
+ *            + m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)).
+ */
+typedef struct cpl_adamw {
+    const void *grad;
+    void *w, *m, *v;
+    int64_t n, step;
+    double lr, beta1, beta2, eps, weight_decay, grad_scale;
+} cpl_adamw;
+
 /* The table of one (device, dtype). */
 typedef struct cpl_kernels {
     const char *device; /* "cpu", "ref" */
@@ -334,6 +357,8 @@ typedef struct cpl_kernels {
     void (*cross_entropy)(const cpl_cross_entropy *p);
     void (*matmul)(const cpl_matmul *p);
     void (*axpby)(const cpl_axpby *p);
+    void (*sum_squares)(const cpl_sum_squares *p);
+    void (*adamw)(const cpl_adamw *p);
 } cpl_kernels;
 
 /* The table, or NULL (with a sentence in cpl_last_error) where there is none:

@@ -83,6 +83,14 @@ describe("gradients of", function()
         function(i) return { op.gates(i[1], i[2], i[3], i[4]) } end,
         function(i, _, d) return { op.gates_backward(i[1], i[2], i[3], i[4], d[1], d[2]) } end)
 
+    local weighted = { alpha = 0.5, beta = -2 }
+    check("axpby", { x, random(2, 3, 5) },
+        function(i) return { op.axpby(i[1], i[2], weighted) } end,
+        function(i, _, d) return { op.axpby_backward(i[1], i[2], d[1], weighted) } end)
+    check("sum_squares", { x },
+        function(i) return { tensor.from({ op.sum_squares(i[1]) }, { 1 }) } end,
+        function(i, _, d) return { op.sum_squares_backward(i[1], d[1]:totable()[1]) } end)
+
     local positions, rope = { 0, 7, 2 }, { rotary_dim = 4, theta = 100 }
     check("rope", { random(0, 3, 2, 6) }, function(i) return { op.rope(i[1], positions, rope) } end,
         function(_, _, d) return { op.rope_backward(d[1], positions, rope) } end)
