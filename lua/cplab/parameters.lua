@@ -3,6 +3,7 @@
 -- drawn from (seed, name, element): they do not depend on ranks or layouts.
 -- @classmod cplab.parameters
 local clib = require "clib"
+local optimizers = require "cplab.optimizer"
 local rows = require "cplab.rows"
 local C, ffi = clib.C, clib.ffi
 
@@ -41,6 +42,7 @@ local function bind(self, layer, at)
             name = layer.name .. "." .. ffi.string(info.name),
             layer = layer.ptr, index = i,
             weight = view(self.weights), grad = view(self.grads),
+            at = at, n = elements_of(info), decays = optimizers.decays(info.n_dims),
         }
         self.list[#self.list + 1] = entry
         weights[i], grads[i] = entry.weight, entry.grad
@@ -67,9 +69,10 @@ function M.new(comm, dtype, layers)
     return self
 end
 
---- The parameters become those of a seed. Drawing costs more than copying, so the first values
--- are kept for the next time.
+--- The parameters become those of a seed, and training begins anew. Drawing costs more than
+-- copying, so the first values are kept for the next time.
 function Parameters:draw(seed)
+    optimizers.forget(self)
     if self.drawn_seed == seed then
         clib.check(C.cpl_tensor_copy(self.weights, self.drawn))
         return
@@ -82,8 +85,9 @@ function Parameters:draw(seed)
     self.drawn_seed = seed
 end
 
---- The values of other parameters, of the same layers, become these.
+--- The values of other parameters, of the same layers, become these, and their moments too.
 function Parameters:take(other)
+    optimizers.take(self, other)
     clib.check(C.cpl_tensor_copy(self.weights, other.weights))
 end
 
@@ -95,11 +99,6 @@ end
 --- The gradients become 0.
 function Parameters:zero_gradients()
     C.cpl_tensor_fill(self.grads, 0)
-end
-
---- Plain stochastic gradient descent: w -= lr * gradient.
-function Parameters:sgd(kernels, lr)
-    rows.accumulate(kernels, self.grads, self.weights, -lr)
 end
 
 return M

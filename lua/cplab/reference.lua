@@ -3,6 +3,7 @@
 -- and all later cases with the same model and stream, read it there.
 -- @module cplab.reference
 local clib = require "clib"
+local optimizers = require "cplab.optimizer"
 local parity = require "cplab.parity"
 local steps = require "cplab.steps"
 local C, ffi = clib.C, clib.ffi
@@ -81,16 +82,18 @@ end
 
 --- Collective. The loss of each of several steps.
 -- @tparam table self a lab
--- @tparam table options iters, backward, optimizer, lr
+-- @tparam table options iters, backward
+-- @tparam table settings of an optimizer (cplab.optimizer), or empty
 -- @treturn {number,...}
-function M.losses(self, options)
-    local key = key_of(self, ("losses %d %s %s %s"):format(options.iters,
-        tostring(options.backward), tostring(options.optimizer), tostring(exact(options.lr))),
-        options.iters)
+function M.losses(self, options, settings)
+    local key = key_of(self, ("losses %d %s %s"):format(options.iters,
+        tostring(options.backward), optimizers.text(settings)), options.iters)
+    local step = { backward = options.backward }
+    for name, value in pairs(settings) do step[name] = value end
     local stack, made = nil, {}
     make_once(self, key, options.iters, function(i)
         stack = reference_stack(self, i - 1, stack)
-        made[i] = exact(stack:step(options))
+        made[i] = exact(stack:step(step))
     end, function() return table.concat(made, " ") end)
     local box, losses = clib.box "size_t", {}
     local text = C.cpl_store_get(key, box)

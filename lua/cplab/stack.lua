@@ -6,6 +6,7 @@
 local clib = require "clib"
 local conversion = require "cplab.conversion"
 local layers = require "cplab.layers"
+local optimizers = require "cplab.optimizer"
 local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
 local rows = require "cplab.rows"
@@ -234,16 +235,17 @@ function Stack:backward()
 end
 
 --- Collective. One step; returns the loss.
--- @tparam table options backward (boolean), optimizer ("sgd" or nil), lr
+-- @tparam table options backward (boolean), and the settings of an optimizer (cplab.optimizer)
 function Stack:step(options)
     self.parameters:zero_gradients()
     self:forward()
     local loss = self:loss()
     if options.backward then
         self:backward()
+        self.grad_norm = optimizers.norm(self.parameters, self.kernels)
     end
-    if options.optimizer == "sgd" then
-        self.parameters:sgd(self.kernels, options.lr)
+    if options.optimizer then
+        optimizers.update(self.parameters, self.kernels, options, self.grad_norm)
     end
     for _, c in pairs(self.conversions) do
         c:end_step()

@@ -84,7 +84,7 @@ end
 
 --- Collective. Runs warm-up steps and then the measured ones, from the initial parameters.
 -- @tparam table lab
--- @tparam table options iters, warmup, backward, optimizer, lr
+-- @tparam table options iters, warmup, backward, and the settings of an optimizer
 -- @tparam boolean traced
 -- @treturn table stack (of the last step), records and losses (one a measured step), trace
 -- { wrong_rows (this rank's), first (cpl_first_wrong) }
