@@ -297,6 +297,74 @@ typedef struct cpl_axpby {
     double alpha, beta;
 } cpl_axpby;
 
+/*
+ * A mixture of experts (transformers modeling_qwen3_next.py): each token
+ * chooses k of E experts, rows are grouped by expert, and what the experts
+ * made of them comes back weighted. A group has one slot for each choice, by
+ * expert, then by row.
+ */
+
+/* probs = softmax of a row over all experts; the k largest logits are chosen,
+ * the lower index where they are equal; weights are the chosen probs, divided
+ * by their sum with `renormalise`. Rows outside the spans choose nobody:
+ * chosen = -1, weights and probs 0. */
+typedef struct cpl_moe_route {
+    const void *logits; /* [n, E] */
+    void *probs;        /* [n, E] */
+    void *weights;      /* [n, k], the largest first */
+    int32_t *chosen;    /* [n, k] */
+    double *margin;     /* the least gap between a row's last chosen logit and
+                           the next one; inf without one. Or NULL */
+    const cpl_span *spans;
+    int64_t n_spans, n_rows, experts, top_k;
+    bool renormalise;
+} cpl_moe_route;
+typedef struct cpl_moe_route_backward {
+    const void *probs, *dweights;
+    const double *dprobs; /* [E] or NULL: what the probs of each routed row get
+                             besides, for balancing the load */
+    const int32_t *chosen;
+    void *dlogits; /* [n, E] */
+    int64_t n_rows, experts, top_k;
+    bool renormalise;
+} cpl_moe_route_backward;
+
+/* Sorts the choices: the j-th of row i takes slot places[i, j] (-1: none);
+ * expert e has the slots offsets[e] .. offsets[e + 1] - 1. */
+typedef struct cpl_moe_group {
+    const int32_t *chosen; /* [n, k] */
+    int64_t *places;       /* [n, k] */
+    int64_t *offsets;      /* [E + 1] */
+    int64_t n_rows, experts, top_k;
+} cpl_moe_group;
+
+/* y[places[i, j]] = x[i]. Its backward is moe_combine without weights. */
+typedef struct cpl_moe_dispatch {
+    const void *x; /* [n, D] */
+    const int64_t *places;
+    void *y; /* [slots, D] */
+    int64_t n_rows, top_k, width;
+} cpl_moe_dispatch;
+
+/* y[i] = sum over j of weights[i, j] h[places[i, j]], in the order of j, plus
+ * sigmoid(shared_gate[i]) shared[i]; rows without places give 0. */
+typedef struct cpl_moe_combine {
+    const void *h;           /* [slots, D] */
+    const void *weights;     /* [n, k]; NULL: 1 */
+    const void *shared;      /* [n, D] or NULL */
+    const void *shared_gate; /* [n], with shared */
+    const int64_t *places;
+    void *y; /* [n, D] */
+    int64_t n_rows, top_k, width;
+} cpl_moe_combine;
+typedef struct cpl_moe_combine_backward {
+    cpl_moe_combine forward; /* its y is not read; it has weights */
+    const void *dy;          /* [n, D] */
+    void *dh;                /* [slots, D] */
+    void *dweights;          /* [n, k] */
+    void *dshared, *dshared_gate;
+} cpl_moe_combine_backward;
+
 /* The sum of the squares of n elements, in double; the order of the sum is
  * fixed, so the same numbers give the same bits. */
 typedef struct cpl_sum_squares {
@@ -357,6 +425,12 @@ typedef struct cpl_kernels {
     void (*cross_entropy)(const cpl_cross_entropy *p);
     void (*matmul)(const cpl_matmul *p);
     void (*axpby)(const cpl_axpby *p);
+    void (*moe_route)(const cpl_moe_route *p);
+    void (*moe_route_backward)(const cpl_moe_route_backward *p);
+    void (*moe_group)(const cpl_moe_group *p);
+    void (*moe_dispatch)(const cpl_moe_dispatch *p);
+    void (*moe_combine)(const cpl_moe_combine *p);
+    void (*moe_combine_backward)(const cpl_moe_combine_backward *p);
     void (*sum_squares)(const cpl_sum_squares *p);
     void (*adamw)(const cpl_adamw *p);
 } cpl_kernels;

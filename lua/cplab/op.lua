@@ -8,7 +8,7 @@
 local M = {}
 
 for _, part in ipairs {
-    "norm", "pointwise", "conv1d", "gdn", "gqa", "dense", "optimizer",
+    "norm", "pointwise", "conv1d", "gdn", "gqa", "dense", "moe", "optimizer",
 } do
     for name, op in pairs(require("cplab.op." .. part)) do
         M[name] = op

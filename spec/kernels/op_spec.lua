@@ -71,9 +71,9 @@ end
 
 -- Kernels that users know by another name.
 local PUBLIC = { attention = "gqa", attention_backward = "gqa_backward" }
--- What has no gradient to speak of: an optimizer's step, and a merge, whose parts get theirs from
--- the backward of attention with the merged lse.
-local NO_GRADIENT = { adamw = true, merge = true }
+-- What has no gradient to speak of: an optimizer's step, a sort, and a merge, whose parts get theirs
+-- from the backward of attention with the merged lse.
+local NO_GRADIENT = { adamw = true, moe_group = true, merge = true }
 
 describe("the list of ops", function()
     it("has every kernel of the table, and each with its gradient", function()
@@ -93,7 +93,7 @@ describe("the list of ops", function()
         for name in pairs(op) do
             local found = false
             for _, part in ipairs { "norm", "pointwise", "conv1d", "gdn", "gqa", "dense",
-                "optimizer" } do
+                "moe", "optimizer" } do
                 local file = io.open("lua/cplab/op/" .. part .. ".lua")
                 local text = file and file:read "*a" or ""
                 if file then file:close() end
