@@ -71,8 +71,8 @@ end
 
 -- Kernels that users know by another name.
 local PUBLIC = { attention = "gqa", attention_backward = "gqa_backward" }
--- What has no gradient to speak of: an optimizer's step, a sort, and a merge, whose parts get theirs
--- from the backward of attention with the merged lse.
+-- What has no gradient to speak of: an optimizer's step, a sort, and a merge, whose parts get
+-- theirs from the backward of attention with the merged lse.
 local NO_GRADIENT = { adamw = true, moe_group = true, merge = true }
 
 describe("the list of ops", function()
