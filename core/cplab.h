@@ -445,6 +445,7 @@ CPL_API void cpl_trace_first_wrong(cpl_first_wrong *out);
 typedef struct cpl_faults {
     int drop_handoff;   /* GDN: forget the state that comes in */
     int64_t rope_shift; /* GQA: add this to the rotary positions */
+    int route_padding;  /* MoE: padding chooses experts too */
 } cpl_faults;
 CPL_API cpl_faults *cpl_faults_here(void);
 
@@ -656,6 +657,12 @@ typedef struct cpl_gdn_config {
 typedef struct cpl_mlp_config {
     int hidden, width;
 } cpl_mlp_config;
+typedef struct cpl_moe_config {
+    int hidden, experts, top_k, width;
+    int shared_width;       /* 0: no shared expert */
+    bool renormalise;       /* a token's weights sum to 1 */
+    double aux_coefficient; /* of the loss that balances the load; 0: none */
+} cpl_moe_config;
 typedef struct cpl_norm_config {
     int hidden;
     double eps;
@@ -670,6 +677,8 @@ CPL_API cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
 CPL_API cpl_status cpl_layer_gdn(const cpl_gdn_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_mlp(const cpl_mlp_config *config, cpl_dtype dtype,
+                                 cpl_layer **out);
+CPL_API cpl_status cpl_layer_moe(const cpl_moe_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_norm(const cpl_norm_config *config,
                                   cpl_dtype dtype, cpl_layer **out);
@@ -712,5 +721,18 @@ CPL_API cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
  * gradients. dx may be NULL (embedding: must be). */
 CPL_API cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
                                       cpl_tensor *dx);
+
+/* What a mixture of experts did in its last forward, on this rank. */
+typedef struct cpl_moe_report {
+    int64_t experts;
+    const int64_t *offsets; /* [experts + 1]: expert e got offsets[e + 1] -
+                               offsets[e] tokens; until the next forward */
+    double margin;   /* the least gap between the last logit that a token chose
+                        and the next one: below rounding, layouts may differ */
+    double aux_loss; /* of the group */
+} cpl_moe_report;
+/* Local. Errors: INVALID (another kind of layer, or no forward yet). */
+CPL_API cpl_status cpl_layer_moe_report(const cpl_layer *layer,
+                                        cpl_moe_report *out);
 
 #endif

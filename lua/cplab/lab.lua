@@ -166,7 +166,8 @@ end
 -- with one rank: parity), trace (token tracing); optimizer ("sgd", "adamw") with lr, clip (a bound
 -- on the norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps (1e-8), weight_decay
 -- (0.01; matrices only, see cplab.optimizer). `losses` lists the loss of each; `grad_norm` is the
--- norm of all gradients of the last, before clipping.
+-- norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
+-- layer how many tokens chose each expert.
 function Lab:step(options)
     options = merge({}, options or {})
     local settings = check_options("step", options, STEP)
@@ -179,6 +180,8 @@ function Lab:step(options)
     C.cpl_memory_reset_peak()
     local run = steps.run(self, options, traced)
     local result = merge(metrics.structure(run.stack), metrics.counts(run.stack))
+    local experts, expert_tokens = metrics.experts(run.stack)
+    merge(result, experts)
     result.loss = run.losses[#run.losses]
     result.grad_norm = options.backward and run.stack.grad_norm or nil
     result.wrong_rows = traced and check_trace(self, run.trace) or nil
@@ -189,7 +192,7 @@ function Lab:step(options)
     merge(result, times)
     merge(self.metrics, result)
     self.samples.step_ms = samples
-    return merge({ losses = run.losses }, result)
+    return merge({ losses = run.losses, expert_tokens = expert_tokens }, result)
 end
 
 -- ---- checks, records, tensors --------------------------------------------------------

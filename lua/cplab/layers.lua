@@ -9,6 +9,7 @@ local KINDS = {
     gqa = { C.cpl_layer_gqa, "cpl_gqa_config" },
     gdn = { C.cpl_layer_gdn, "cpl_gdn_config" },
     mlp = { C.cpl_layer_mlp, "cpl_mlp_config" },
+    moe = { C.cpl_layer_moe, "cpl_moe_config" },
     norm = { C.cpl_layer_norm, "cpl_norm_config" },
     embedding = { C.cpl_layer_embedding, "cpl_linear_config" },
     linear = { C.cpl_layer_linear, "cpl_linear_config" },
@@ -33,6 +34,17 @@ function M.mixer_config(model, kind)
     local config = { hidden = model.hidden, eps = model.eps }
     for name, value in pairs(model[kind]) do
         config[name] = value
+    end
+    return config
+end
+
+--- The configuration of a model's feed-forward network.
+-- @tparam table model hidden, and a table of sizes under `kind`
+-- @tparam string kind "mlp" or "moe"
+function M.ffn_config(model, kind)
+    local config = { hidden = model.hidden }
+    for name, value in pairs(model[kind]) do
+        config[name] = name ~= "first_layer" and value or nil
     end
     return config
 end

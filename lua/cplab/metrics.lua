@@ -56,6 +56,43 @@ function M.counts(stack)
     }
 end
 
+-- Group totals of one mixture of experts: choices by expert, the margin (the least), the loss.
+local function expert_counts(comm, layer)
+    local report = ffi.new "cpl_moe_report"
+    clib.check(C.cpl_layer_moe_report(layer.ptr, report))
+    local n, list, total = tonumber(report.experts), {}, 0
+    local counts, margin = ffi.new("double[?]", n), ffi.new("double[1]", -report.margin)
+    for e = 0, n - 1 do
+        counts[e] = tonumber(report.offsets[e + 1] - report.offsets[e])
+    end
+    clib.check(C.cpl_comm_sum(comm, counts, n, C.CPL_F64))
+    clib.check(C.cpl_comm_max(comm, margin, 1))
+    for e = 0, n - 1 do list[e + 1], total = counts[e], total + counts[e] end
+    return list, total, -margin[0], report.aux_loss
+end
+
+--- Collective. Where the tokens of the last forward pass went; nothing without a mixture.
+-- @treturn table moe_choices (of all tokens in all layers), moe_imbalance (busiest expert over the
+-- mean, of the worst layer), moe_margin (the least gap between a chosen logit and the next: a
+-- parity beyond rounding is a fault only where this is above it), aux_loss
+-- @treturn ?{table,...} choices by expert, a list for each such layer
+function M.experts(stack)
+    local metrics, lists = {}, nil
+    for _, block in ipairs(stack.blocks) do
+        if block.is_moe then
+            local list, total, margin, aux = expert_counts(stack.comm, block.mlp)
+            lists = lists or {}
+            lists[#lists + 1] = list
+            local imbalance = total > 0 and math.max(unpack(list)) * #list / total or 1
+            metrics.moe_choices = (metrics.moe_choices or 0) + total
+            metrics.moe_imbalance = math.max(metrics.moe_imbalance or 1, imbalance)
+            metrics.moe_margin = math.min(metrics.moe_margin or math.huge, margin)
+            metrics.aux_loss = (metrics.aux_loss or 0) + aux
+        end
+    end
+    return metrics, lists
+end
+
 --- Collective. Parity with the reference under `key`, and whose the worst is.
 function M.compare(stack, key, backward)
     local live = stack.layouts.live

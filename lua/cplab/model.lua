@@ -19,6 +19,7 @@ local M = {}
 local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
     dtype = "string?", seed = "integer?", gqa = "table?", gdn = "table?", mlp = "table?",
+    moe = "table?",
     routes = "string?", eps = "number?",
 }
 local GQA = {
@@ -33,14 +34,19 @@ local GDN = {
     conv = "integer?", chunk = "integer?", cp_mode = "string?", layouts = "any?",
 }
 local MLP = { width = "integer" }
+local MOE = {
+    experts = "integer", top_k = "integer", width = "integer", shared_width = "integer?",
+    renormalise = "boolean?", aux_coefficient = "number?", first_layer = "integer?",
+}
 local DTYPES = { "f64", "f32" }
 local ROUTES = { "prebuilt", "lazy" }
 local MAX_SIZE = 2 ^ 31 - 1 -- sizes are ints in C
 
 -- Sizes that are given must be positive and fit into an int; which go together, C knows.
+local MAY_BE_0 = { seed = true, rotary_dim = true, shared_width = true, first_layer = true }
 local function check_sizes(who, t, fields, level)
     for name, kind in pairs(fields) do
-        if kind:match "^integer" and name ~= "seed" and name ~= "rotary_dim" and t[name] then
+        if kind:match "^integer" and not MAY_BE_0[name] and t[name] then
             args.integer(who, name, t[name], 1, MAX_SIZE, level + 1)
         end
     end
@@ -61,6 +67,9 @@ end
 
 -- Makes the layers once, so that sizes which do not go together are refused here.
 local function try_layers(model, level)
+    if model.moe then
+        layers.create("moe", layers.ffn_config(model, "moe"), model.dtype, level + 1)
+    end
     for _, kind in ipairs { "gqa", "gdn" } do
         if model[kind] then
             layers.create(kind, layers.mixer_config(model, kind), model.dtype, level + 1)
@@ -91,6 +100,25 @@ local function gdn_config(t, level)
     }
 end
 
+-- Chosen weights sum to 1, as in Qwen3-Next (norm_topk_prob). Layers before first_layer are dense
+-- (Kimi-Linear's first_k_dense_replace).
+local function moe_config(t, has_mlp, level)
+    args.fields("model.moe", t, MOE, level + 1)
+    check_sizes("model.moe", t, MOE, level + 1)
+    args.integer("model.moe", "shared_width", t.shared_width or 0, 0, MAX_SIZE, level + 1)
+    local first = args.integer("model.moe", "first_layer", t.first_layer or 0, 0, nil, level + 1)
+    if has_mlp ~= (first > 0) then
+        error(("model.moe: first_layer = %d, %s"):format(first, has_mlp
+            and "but there is an 'mlp', which only layers before it could use"
+            or "but there is no 'mlp' for the layers before it"), level + 1)
+    end
+    return {
+        experts = t.experts, top_k = t.top_k, width = t.width,
+        shared_width = t.shared_width or 0, renormalise = t.renormalise ~= false,
+        aux_coefficient = t.aux_coefficient or 0, first_layer = first,
+    }
+end
+
 local function balance_options(gqa)
     local options = {}
     for _, name in ipairs(BALANCE) do options[name] = gqa and gqa[name] end
@@ -101,7 +129,10 @@ end
 -- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta; for a balanced layout tolerance, block,
 -- node_size, placement, method }, gdn { key_heads, value_heads,
--- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps
+-- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps;
+-- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
+-- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
+-- the mlp) } instead of mlp
 function M.new(t)
     args.fields("model", t, FIELDS, 2)
     check_sizes("model", t, FIELDS, 2)
@@ -130,6 +161,7 @@ function M.new(t)
         balance = balance_options(t.gqa),
         gdn = t.gdn and gdn_config(t.gdn, 2),
         mlp = t.mlp and { width = t.mlp.width },
+        moe = t.moe and moe_config(t.moe, t.mlp ~= nil, 2),
         routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, 2),
         eps = t.eps or 1e-6,
     }, Model)
@@ -147,7 +179,15 @@ end
 
 --- The steps of its forward pass at a given cp.
 function Model:steps(cp)
-    return policies.steps(self.policy, self.schedule, cp, self.mlp ~= nil)
+    return policies.steps(self.policy, self.schedule, cp, function(i) return self:ffn(i) end)
+end
+
+--- The kind of the feed-forward network of layer i, from 0: "mlp", "moe" or nil.
+function Model:ffn(i)
+    if self.moe and i >= self.moe.first_layer then
+        return "moe"
+    end
+    return self.mlp and "mlp" or nil
 end
 
 -- Text that tells any two numbers apart.
@@ -172,7 +212,7 @@ function Model:signature()
     for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps" } do
         out[#out + 1] = ("%s=%s"):format(name, exact(self[name]))
     end
-    for _, name in ipairs { "gqa", "gdn", "mlp" } do
+    for _, name in ipairs { "gqa", "gdn", "mlp", "moe" } do
         flat(name .. ".", self[name] or {}, out)
     end
     return table.concat(out, " ")

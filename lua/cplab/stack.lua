@@ -1,6 +1,6 @@
 --- A stack: a model made live on one rank for one stream.
 -- Everything that thinks happens in `new`: layouts, routes, plans, layers and memory. A step
--- only walks the list. Per mixer x = x + back(mixer(to(norm(x)))), then x = x + mlp(norm(x));
+-- only walks the list. Per mixer x = x + back(mixer(to(norm(x)))), then x = x + ffn(norm(x));
 -- the backward pass walks the same blocks in reverse. Layers count from 0 in names.
 -- @classmod cplab.stack
 local clib = require "clib"
@@ -41,10 +41,12 @@ local function make_block(self, i, kind)
         mixer = make_layer(self, name .. "." .. kind, self.layouts[kind], kind,
             layers.mixer_config(model, kind)),
     }
-    if model.mlp then
+    local ffn = model:ffn(i)
+    if ffn then
         block.mlp_norm = make_norm(self, name .. ".norm2")
-        block.mlp = make_layer(self, name .. ".mlp", self.layouts.live, "mlp",
-            { hidden = model.hidden, width = model.mlp.width })
+        block.mlp = make_layer(self, name .. "." .. ffn, self.layouts.live, ffn,
+            layers.ffn_config(model, ffn))
+        block.is_moe = ffn == "moe"
     end
     return block
 end
