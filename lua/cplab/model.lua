@@ -19,7 +19,7 @@ local M = {}
 local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
     dtype = "string?", seed = "integer?", gqa = "table?", gdn = "table?", mlp = "table?",
-    moe = "table?",
+    moe = "table?", tied = "boolean?",
     routes = "string?", eps = "number?",
 }
 local GQA = {
@@ -132,7 +132,7 @@ end
 -- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps;
 -- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
 -- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
--- the mlp) } instead of mlp
+-- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table
 function M.new(t)
     args.fields("model", t, FIELDS, 2)
     check_sizes("model", t, FIELDS, 2)
@@ -164,6 +164,7 @@ function M.new(t)
         moe = t.moe and moe_config(t.moe, t.mlp ~= nil, 2),
         routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, 2),
         eps = t.eps or 1e-6,
+        tied = t.tied or false,
     }, Model)
     for _, kind in ipairs { "gqa", "gdn" } do
         check_layouts(kind, t[kind] and t[kind].layouts, model.policy[kind], 2)
@@ -209,7 +210,7 @@ end
 --- A text that is equal exactly for models with the same numbers: all but policy and routes.
 function Model:signature()
     local out = { "schedule=" .. self.schedule:describe() }
-    for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps" } do
+    for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps", "tied" } do
         out[#out + 1] = ("%s=%s"):format(name, exact(self[name]))
     end
     for _, name in ipairs { "gqa", "gdn", "mlp", "moe" } do

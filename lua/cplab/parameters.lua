@@ -16,12 +16,20 @@ local function elements_of(info)
     return tonumber(info.shape[0] * (info.n_dims == 2 and info.shape[1] or 1))
 end
 
+--- How many numbers the parameters of a layer are.
+-- @param ptr a `cpl_layer *`
+function M.count(ptr)
+    local n = 0
+    for i = 0, C.cpl_layer_n_params(ptr) - 1 do
+        n = n + elements_of(C.cpl_layer_param(ptr, i))
+    end
+    return n
+end
+
 local function count(layers)
     local n = 0
     for _, layer in ipairs(layers) do
-        for i = 0, C.cpl_layer_n_params(layer.ptr) - 1 do
-            n = n + elements_of(C.cpl_layer_param(layer.ptr, i))
-        end
+        n = n + (layer.tied_to and 0 or M.count(layer.ptr))
     end
     return n
 end
@@ -52,10 +60,22 @@ local function bind(self, layer, at)
     return at
 end
 
+-- A tied layer has the only parameter of another one, and adds to its gradient.
+local function bind_tied(self, layer)
+    for _, entry in ipairs(self.list) do
+        if entry.layer == layer.tied_to.ptr then
+            local weight = ffi.new("cpl_tensor *[1]", entry.weight)
+            local grad = ffi.new("cpl_tensor *[1]", entry.grad)
+            clib.check(C.cpl_layer_bind(layer.ptr, weight, grad))
+        end
+    end
+end
+
 --- Takes memory for the parameters of layers and binds them.
 -- @param comm a `cpl_comm *`
 -- @tparam string dtype
--- @tparam {table,...} layers in order: { name =, ptr = cpl_layer * }
+-- @tparam {table,...} layers in order: { name =, ptr = cpl_layer *, tied_to = an earlier one or
+-- nil }
 function M.new(comm, dtype, layers)
     local n = count(layers)
     local self = setmetatable({
@@ -64,7 +84,11 @@ function M.new(comm, dtype, layers)
     }, Parameters)
     local at = 0
     for _, layer in ipairs(layers) do
-        at = bind(self, layer, at)
+        if layer.tied_to then
+            bind_tied(self, layer)
+        else
+            at = bind(self, layer, at)
+        end
     end
     return self
 end

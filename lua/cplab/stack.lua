@@ -61,6 +61,7 @@ local function make_layers(self)
     self.final_norm = make_norm(self, "final_norm")
     self.head = make_layer(self, "head", self.layouts.live, "linear",
         { ["in"] = model.hidden, out = model.vocab })
+    self.head.tied_to = model.tied and self.embedding or nil
 end
 
 -- Layers that run in one layout share a place, and with it their routes.
