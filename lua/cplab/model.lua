@@ -8,6 +8,7 @@
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
 local layers = require "cplab.layers"
+local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
 
@@ -38,6 +39,9 @@ local MOE = {
     experts = "integer", top_k = "integer", width = "integer", shared_width = "integer?",
     renormalise = "boolean?", aux_coefficient = "number?", first_layer = "integer?",
 }
+--- The fields of a model and their types.
+M.fields = FIELDS
+
 local DTYPES = { "f64", "f32" }
 local ROUTES = { "prebuilt", "lazy" }
 local MAX_SIZE = 2 ^ 31 - 1 -- sizes are ints in C
@@ -125,7 +129,8 @@ local function balance_options(gqa)
     return options
 end
 
---- Makes a model from named fields; unknown ones are errors.
+--- Makes a model from named fields; unknown ones are errors. `cplab.model.<preset> { ... }` starts
+-- from a published hybrid (cplab.presets).
 -- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta; for a balanced layout tolerance, block,
 -- node_size, placement, method }, gdn { key_heads, value_heads,
@@ -133,43 +138,44 @@ end
 -- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
 -- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
 -- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table
-function M.new(t)
-    args.fields("model", t, FIELDS, 2)
-    check_sizes("model", t, FIELDS, 2)
-    args.integer("model", "seed", t.seed or 0, 0, nil, 2)
+function M.new(t, level)
+    level = (level or 1) + 1
+    args.fields("model", t, FIELDS, level)
+    check_sizes("model", t, FIELDS, level)
+    args.integer("model", "seed", t.seed or 0, 0, nil, level)
     if not schedules.is(t.schedule) then
-        error("model: schedule must come from cplab.schedule.ratio, list or pattern", 2)
+        error("model: schedule must come from cplab.schedule.ratio, list or pattern", level)
     end
     for _, kind in ipairs { "gqa", "gdn" } do
         if t.schedule:count(kind) > 0 and not t[kind] then
             error(("model: the schedule %s has %s layers, but there is no field '%s'"):format(
-                t.schedule:describe(), kind, kind), 2)
+                t.schedule:describe(), kind, kind), level)
         end
     end
     if t.mlp then
-        args.fields("model.mlp", t.mlp, MLP, 2)
-        check_sizes("model.mlp", t.mlp, MLP, 2)
+        args.fields("model.mlp", t.mlp, MLP, level)
+        check_sizes("model.mlp", t.mlp, MLP, level)
     end
     local model = setmetatable({
         schedule = t.schedule,
-        policy = policies.resolve(t.policy, 2),
+        policy = policies.resolve(t.policy, level),
         hidden = t.hidden,
         vocab = t.vocab,
-        dtype = args.one_of("model", "dtype", t.dtype or "f32", DTYPES, 2),
+        dtype = args.one_of("model", "dtype", t.dtype or "f32", DTYPES, level),
         seed = t.seed or 0,
-        gqa = t.gqa and gqa_config(t.gqa, 2),
+        gqa = t.gqa and gqa_config(t.gqa, level),
         balance = balance_options(t.gqa),
-        gdn = t.gdn and gdn_config(t.gdn, 2),
+        gdn = t.gdn and gdn_config(t.gdn, level),
         mlp = t.mlp and { width = t.mlp.width },
-        moe = t.moe and moe_config(t.moe, t.mlp ~= nil, 2),
-        routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, 2),
+        moe = t.moe and moe_config(t.moe, t.mlp ~= nil, level),
+        routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, level),
         eps = t.eps or 1e-6,
         tied = t.tied or false,
     }, Model)
     for _, kind in ipairs { "gqa", "gdn" } do
-        check_layouts(kind, t[kind] and t[kind].layouts, model.policy[kind], 2)
+        check_layouts(kind, t[kind] and t[kind].layouts, model.policy[kind], level)
     end
-    try_layers(model, 2)
+    try_layers(model, level)
     return model
 end
 
@@ -230,6 +236,38 @@ function Model:with(fields)
     end
     return copy
 end
+
+-- The numbers of a layer's parameters.
+local function count(model, kind, config)
+    return parameters.count(layers.create(kind, config, model.dtype))
+end
+
+-- Numbers of one network's experts that a token does not use.
+local function idle(model)
+    local moe = model.moe
+    return (moe.experts - moe.top_k) * 3 * model.hidden * moe.width
+end
+
+--- How many numbers the parameters are, in all and as a token uses them (the table of the
+-- embedding and the head included); nothing is allocated.
+-- @treturn number total
+-- @treturn number active
+function Model:n_parameters()
+    local norm = { hidden = self.hidden, eps = self.eps }
+    local per_norm = count(self, "norm", norm)
+    local total, unused = per_norm + (self.tied and 1 or 2) * self.vocab * self.hidden, 0
+    for i, layer in ipairs(self.schedule.layers) do
+        local ffn = self:ffn(i - 1)
+        total = total + per_norm + count(self, layer.kind, layers.mixer_config(self, layer.kind))
+        if ffn then
+            total = total + per_norm + count(self, ffn, layers.ffn_config(self, ffn))
+            unused = unused + (ffn == "moe" and idle(self) or 0)
+        end
+    end
+    return total, total - unused
+end
+
+require "cplab.presets"(M)
 
 return setmetatable(M, {
     __call = function(_, t)

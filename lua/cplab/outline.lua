@@ -28,7 +28,25 @@ local function add_report(lines, layout)
     return lines
 end
 
---- Lines about stream, schedule, layouts, balance and conversions.
+local function in_words(n)
+    for _, unit in ipairs { { 1e9, "billion" }, { 1e6, "million" } } do
+        if n >= unit[1] then return ("%.2f %s"):format(n / unit[1], unit[2]) end
+    end
+    return ("%d"):format(n)
+end
+
+-- How large the model is, and what of a published one it lacks.
+local function add_notes(lines, model)
+    local total, active = model:n_parameters()
+    lines[#lines + 1] = "parameters   " .. in_words(total)
+        .. (active < total and (", of which a token uses %s"):format(in_words(active)) or "")
+    for _, note in ipairs(model.notes or {}) do
+        lines[#lines + 1] = "note         " .. note
+    end
+    return lines
+end
+
+--- Lines about stream, schedule, layouts, balance, conversions and size.
 -- @tparam table stream
 -- @tparam table model
 -- @tparam number cp
@@ -47,7 +65,8 @@ function M.lines(stream, model, cp)
         ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
             :format(n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages),
     }
-    return layouts.gqa.kind == "balanced" and add_report(lines, layouts.gqa) or lines
+    if layouts.gqa.kind == "balanced" then add_report(lines, layouts.gqa) end
+    return add_notes(lines, model)
 end
 
 return M

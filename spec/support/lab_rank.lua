@@ -1,6 +1,6 @@
 --- Runs on a rank thread: a lab on a stream and a model given as plain tables.
 -- The payload: stream { lengths, real, tokens } or { seqlen }, or streams, a list of which step i
--- takes the one at i mod n; model { pattern, layers, ... },
+-- takes the one at i mod n; model { pattern, layers, ... } or { preset, fields },
 -- cp, options of the lab, and calls { { method, argument, ... }, ... } on it. The call
 -- "convert_and_gather" moves rows that hold their own position and brings them back together;
 -- "step_by_rank" asks for another step on each rank.
@@ -12,6 +12,9 @@ local function make_stream(t)
 end
 
 local function make_model(t)
+    if t.preset then
+        return require("cplab.model")[t.preset](t.fields)
+    end
     local fields = {}
     for name, value in pairs(t) do
         fields[name] = value
