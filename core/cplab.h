@@ -639,6 +639,10 @@ typedef struct cpl_place cpl_place;
 CPL_API cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
                                     cpl_place **out);
 CPL_API void cpl_place_destroy(cpl_place *place);
+/* Layers of one kind that are prepared from now on share what they keep from
+ * forward to backward: a layer's backward must follow its own forward, with no
+ * forward of another of the kind in between. For recomputation. */
+CPL_API void cpl_place_share_kept(cpl_place *place);
 /* How many route objects it has built so far. */
 CPL_API int64_t cpl_place_routes_built(const cpl_place *place);
 

@@ -37,13 +37,14 @@ static cpl_status make_buffer(cpl_layer *layer, const cpli_buffer *buffer,
                               cpl_tensor **out)
 {
     int64_t shape[] = {buffer->rows, buffer->width};
-    if (buffer->is_kept)
+    if (buffer->is_kept && !layer->place->shares_kept)
         return cpl_tensor_create(layer->dtype, 2, shape, layer->place->comm,
                                  out);
+    const void *owner = buffer->is_kept ? layer->ops : NULL;
     void *data;
     size_t bytes =
         (size_t)(buffer->rows * buffer->width) * cpl_dtype_bytes(layer->dtype);
-    CPL_TRY(cpli_place_scratch(layer->place, bytes, &data));
+    CPL_TRY(cpli_place_kept(layer->place, owner, bytes, &data));
     return cpl_tensor_wrap(data, layer->dtype, 2, shape, out);
 }
 

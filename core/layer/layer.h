@@ -64,7 +64,8 @@ void cpli_layer_param(cpl_layer *layer, const char *name, cpli_draw draw,
                       int64_t rows, int64_t columns);
 /* A buffer of the layer's dtype, [rows, width], in the transport's memory. One
  * that is kept holds, from forward to backward, what backward reads; the others
- * are scratch, shared by all layers of the place. */
+ * are scratch, shared by all layers of the place. Where the place shares what
+ * is kept, layers of one kind have it in turn. */
 typedef struct cpli_buffer {
     cpl_tensor **tensor;
     int64_t rows, width;

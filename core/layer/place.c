@@ -73,6 +73,11 @@ void cpl_place_destroy(cpl_place *place)
     cpli_free(place);
 }
 
+void cpl_place_share_kept(cpl_place *place)
+{
+    place->shares_kept = true;
+}
+
 int64_t cpl_place_routes_built(const cpl_place *place)
 {
     return place->routes_built;
@@ -134,15 +139,22 @@ void cpli_place_begin_scratch(cpl_place *place)
 
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out)
 {
+    return cpli_place_kept(place, NULL, bytes, out);
+}
+
+cpl_status cpli_place_kept(cpl_place *place, const void *owner, size_t bytes,
+                           void **out)
+{
     for (int64_t i = 0; i < place->n_scratch; i++) {
         cpli_scratch *scratch = &place->scratch[i];
-        if (scratch->is_taken || scratch->bytes != bytes)
+        if (scratch->is_taken || scratch->bytes != bytes ||
+            scratch->owner != owner)
             continue;
         scratch->is_taken = true;
         *out = scratch->block;
         return CPL_OK;
     }
-    cpli_scratch fresh = {.bytes = bytes, .is_taken = true};
+    cpli_scratch fresh = {.bytes = bytes, .owner = owner, .is_taken = true};
     CPL_TRY(cpli_realloc((void **)&place->scratch, (size_t)place->n_scratch + 1,
                          sizeof *place->scratch));
     CPL_TRY(cpli_comm_alloc(place->comm, bytes, &fresh.block));

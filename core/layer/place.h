@@ -21,7 +21,8 @@ enum { CPLI_MAX_HALOS = 4 }; /* convolution widths in one model */
 typedef struct cpli_scratch {
     void *block;
     size_t bytes;
-    bool is_taken; /* by the layer that is being prepared */
+    const void *owner; /* NULL: any layer; else layers of one kind */
+    bool is_taken;     /* by the layer that is being prepared */
 } cpli_scratch;
 
 struct cpl_place {
@@ -39,6 +40,7 @@ struct cpl_place {
     int64_t routes_built;
     cpli_scratch *scratch;
     int64_t n_scratch;
+    bool shares_kept; /* see cpl_place_share_kept */
 };
 
 /* The keys that the rank's queries may see. Owned by the place. */
@@ -55,5 +57,10 @@ cpl_status cpli_place_halo(cpl_place *place, int64_t width,
  */
 void cpli_place_begin_scratch(cpl_place *place);
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out);
+/* The same, but in turn with layers of the same owner (their kind) alone, which
+ * must have the same configuration: what is kept from forward to backward where
+ * the place shares it. */
+cpl_status cpli_place_kept(cpl_place *place, const void *owner, size_t bytes,
+                           void **out);
 
 #endif

@@ -41,10 +41,10 @@ return function(Stack)
     end
 
     --- skip_back: a mixer's output stays where it was made, though marked as converted.
-    function Stack:convert_back(block, c, src, dst)
+    function Stack:convert_back(block, c, src, dst, pass)
         local skip = self.faults.skip_back
         if not (skip and skip.layer == block.index) then
-            return c:back(src, dst, "fwd")
+            return c:back(src, dst, pass)
         end
         if dst ~= src then
             clib.check(C.cpl_tensor_copy(dst, src))

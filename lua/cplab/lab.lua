@@ -26,7 +26,7 @@ local M = {}
 
 local STEP = {
     iters = "integer?", warmup = "integer?", backward = "boolean?", reference = "boolean?",
-    trace = "boolean?",
+    trace = "boolean?", recompute = "string?",
 }
 local REFERENCE = { iters = "integer?", backward = "boolean?" }
 for name, wanted in pairs(optimizers.fields) do STEP[name], REFERENCE[name] = wanted, wanted end
@@ -167,14 +167,20 @@ end
 -- on the norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps (1e-8), weight_decay
 -- (0.01; matrices only, see cplab.optimizer). `losses` lists the loss of each; `grad_norm` is the
 -- norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
--- layer how many tokens chose each expert.
+-- layer how many tokens chose each expert. With recompute = "layer" a block keeps its input alone
+-- and runs forward again before its backward; its conversions then count as the backward pass's.
 function Lab:step(options)
     options = merge({}, options or {})
     local settings = check_options("step", options, STEP)
-    need_stack(self, "step")
+    if options.recompute then
+        args.one_of("lab:step", "recompute", options.recompute, { "layer" }, 2)
+    end
     options.betas = nil
     merge(options, settings)
     agree(self, fill_in(self, options))
+    self.recompute = options.recompute
+    need_stack(self, "step")
+    collectgarbage() -- the peak is of this step, not of a stack that is gone
     local traced = options.trace or self.options.trace_tokens or false
     local key = options.reference and references.parity(self)
     C.cpl_memory_reset_peak()
