@@ -191,6 +191,26 @@ describe("a mixture of experts", function()
         assert.equal(before.n_allocations, after.n_allocations)
     end)
 
+    it("gives back all memory where one allocation of its preparation fails", function()
+        local live, stats = layers.live("moe", STREAM), ffi.new "cpl_memory_stats"
+        local layer = layers.create "moe"
+        local function blocks()
+            C.cpl_memory(stats)
+            return tonumber(stats.live_blocks)
+        end
+        local before, failures = blocks(), 0
+        while true do
+            C.cpl_memory_fail_after(failures)
+            local status = C.cpl_layer_prepare(layer, "moe", live.place)
+            C.cpl_memory_fail_after(-1)
+            if status == C.CPL_OK then break end
+            assert.equal(C.CPL_MEMORY, status)
+            assert.equal(before, blocks())
+            failures = failures + 1
+        end
+        assert.is_true(failures > 15)
+    end)
+
     it("refuses sizes that break a rule, and backward without dx", function()
         local function refused(message, changes)
             assert.has_error(function() layers.create("moe", changes) end, message)
