@@ -5,7 +5,8 @@
 -- What decays: matrices, the embedding and convolution kernels among them. What does not: vectors,
 -- that is the weights of norms, A_log, dt_bias and biases. It is the rule of Megatron-LM
 -- (core/optimizer: parameters of one dimension and biases are left out) and of
--- flash-linear-attention (layers/gated_deltanet.py marks A_log and dt_bias).
+-- flash-linear-attention (layers/gated_deltanet.py marks A_log and dt_bias). Qwen3-Next was trained
+-- with decay on its zero-centred norms too, which this is not.
 --
 -- `clip` bounds the norm of all gradients together, once, after they were summed over the ranks:
 -- g is multiplied by clip / (norm + 1e-6) where that is below 1 (Megatron-LM, PyTorch). The stored

@@ -40,6 +40,12 @@ local function add_notes(lines, model)
     local total, active = model:n_parameters()
     lines[#lines + 1] = "parameters   " .. in_words(total)
         .. (active < total and (", of which a token uses %s"):format(in_words(active)) or "")
+    local moe = model.moe
+    if moe then
+        lines[#lines + 1] = ("experts      %d of width %d, %d a token; shared width %d"):format(
+            moe.experts, moe.width, moe.top_k, moe.shared_width)
+            .. (moe.first_layer > 0 and ("; from layer %d on"):format(moe.first_layer) or "")
+    end
     for _, note in ipairs(model.notes or {}) do
         lines[#lines + 1] = "note         " .. note
     end

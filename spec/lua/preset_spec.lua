@@ -193,6 +193,7 @@ describe("show", function()
             local text = table.concat(outline.lines(stream, m, 4), "\n")
             assert.truthy(text:find(m.schedule:describe(), 1, true))
             assert.truthy(text:find("parameters   %d+%.%d+ billion"))
+            assert.equal(m.moe ~= nil, text:find("experts      %d+ of width") ~= nil)
             assert.is_true(#m.notes > 0)
             for _, note in ipairs(m.notes) do assert.truthy(text:find(note, 1, true)) end
         end)
