@@ -56,7 +56,7 @@ static double margin_of(const real *logits, int64_t experts,
     for (int32_t e = 0; e < experts; e++) {
         /* Behind the last: smaller, or equal with a higher index. */
         bool behind =
-            logits[e] < logits[last] || (logits[e] == logits[last] && e > last);
+            logits[e] < logits[last] || (e > last && logits[e] == logits[last]);
         next = behind && logits[e] > next ? logits[e] : next;
     }
     return (double)logits[last] - (double)next;

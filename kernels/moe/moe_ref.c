@@ -17,7 +17,7 @@ static int64_t rank_of(const double *logits, int64_t experts, int64_t e)
 {
     int64_t rank = 0;
     for (int64_t f = 0; f < experts; f++)
-        rank += logits[f] > logits[e] || (logits[f] == logits[e] && f < e);
+        rank += logits[f] > logits[e] || (f < e && logits[f] == logits[e]);
     return rank;
 }
 
@@ -116,7 +116,7 @@ static int64_t place_of(const cpl_moe_group *p, int64_t i)
     int64_t place = 0;
     for (int64_t j = 0; j < p->n_rows * p->top_k; j++)
         place += p->chosen[j] >= 0 && (p->chosen[j] < p->chosen[i] ||
-                                       (p->chosen[j] == p->chosen[i] && j < i));
+                                       (j < i && p->chosen[j] == p->chosen[i]));
     return place;
 }
 
