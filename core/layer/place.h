@@ -33,7 +33,7 @@ struct cpl_place {
     int64_t n_spans;
     cpl_link *links;    /* one a span */
     int64_t *positions; /* of each slot, inside its sequence; padding too */
-    cpli_seen keys;
+    cpli_seen keys, whole;
     cpli_seen halos[CPLI_MAX_HALOS];
     int n_halos;
     int64_t routes_built;
@@ -43,6 +43,8 @@ struct cpl_place {
 
 /* The keys that the rank's queries may see. Owned by the place. */
 cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out);
+/* All positions, a slice of the row on each rank. Owned by the place. */
+cpl_status cpli_place_whole(cpl_place *place, const cpli_seen **out);
 /* `width` positions before each real span. Owned by the place. */
 cpl_status cpli_place_halo(cpl_place *place, int64_t width,
                            const cpli_seen **out);
