@@ -445,6 +445,8 @@ CPL_API void cpl_trace_first_wrong(cpl_first_wrong *out);
 typedef struct cpl_faults {
     int drop_handoff;   /* GDN: forget the state that comes in */
     int64_t rope_shift; /* GQA: add this to the rotary positions */
+    int poison_scratch; /* fill scratch with NaN before each forward and each
+                           backward of a layer; a real run does not notice */
 } cpl_faults;
 CPL_API cpl_faults *cpl_faults_here(void);
 

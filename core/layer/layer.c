@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "trace/trace.h"
+
 cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
                              cpl_dtype dtype, cpl_layer **out)
 {
@@ -275,6 +277,12 @@ static cpl_status check_rows(const cpl_layer *layer, const char *what,
     return CPL_OK;
 }
 
+static void poison(const cpl_layer *layer)
+{
+    if (cpl_faults_here()->poison_scratch != 0)
+        cpli_place_poison_scratch(layer->place);
+}
+
 cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
                              cpl_tensor *y)
 {
@@ -284,6 +292,7 @@ cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
     CPL_TRY(cpl_trace_check(x, layer->place->layout, layer->place->rank,
                             layer->name));
     layer->x = x;
+    poison(layer);
     CPL_TRY(layer->ops->forward(layer, x, y));
     return cpl_tensor_mark_like(y, x);
 }
@@ -299,6 +308,7 @@ cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
                          layer->name);
     CPL_TRY(cpl_trace_check(dy, layer->place->layout, layer->place->rank,
                             layer->name));
+    poison(layer);
     CPL_TRY(layer->ops->backward(layer, dy, dx));
     return dx != NULL ? cpl_tensor_mark_like(dx, dy) : CPL_OK;
 }

@@ -57,5 +57,7 @@ cpl_status cpli_place_halo(cpl_place *place, int64_t width,
  */
 void cpli_place_begin_scratch(cpl_place *place);
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out);
+/* Every byte of it becomes 0xff: NaN. */
+void cpli_place_poison_scratch(cpl_place *place);
 
 #endif

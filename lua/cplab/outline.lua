@@ -12,8 +12,8 @@ local function conversions(model, layouts, cp)
     local n, rows, messages = 0, 0, 0
     for _, step in ipairs(model:steps(cp)) do
         if step.op == "convert" then
-            local kind = model.schedule.layers[step.layer + 1].kind
-            local stats = routes(layouts.live, layouts[kind]):stats()
+            local there = policies.where(model.schedule.layers[step.layer + 1])
+            local stats = routes(layouts.live, layouts[there]):stats()
             n, rows, messages = n + 1, rows + stats.moved_tokens, messages + stats.messages
         end
     end
