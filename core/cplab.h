@@ -444,6 +444,9 @@ CPL_API void cpl_trace_first_wrong(cpl_first_wrong *out);
  */
 typedef struct cpl_faults {
     int drop_handoff;   /* GDN: forget the state that comes in */
+    int tile_heads;     /* headwise GDN: rank j gets key head j mod Hk instead
+                           of the one that its value heads use */
+    int first_slice;    /* headwise GDN: convolve with rank 0's weight */
     int64_t rope_shift; /* GQA: add this to the rotary positions */
     int poison_scratch; /* fill scratch with NaN before each forward and each
                            backward of a layer; a real run does not notice */

@@ -38,14 +38,23 @@ static cpl_status check_heads(const gdn_layer *gdn)
     return CPL_OK;
 }
 
+/* The first key head that rank `rank` gets: the one that its first value head
+ * uses. */
+static int64_t key_head_of(const gdn_layer *gdn, int rank)
+{
+    int key_heads = gdn->config.key_heads;
+    if (cpl_faults_here()->tile_heads != 0)
+        return rank % key_heads;
+    return (int64_t)rank * key_heads / n_ranks(gdn);
+}
+
 /* The columns that rank `rank` gets. */
 static void make_sections(const gdn_layer *gdn, int rank, gdn_section *out)
 {
     const gdn_core *core = &gdn->core;
     int ranks = n_ranks(gdn);
     int64_t q = core->q_width;
-    int64_t key_at =
-        (int64_t)rank * gdn->config.key_heads / ranks * gdn->config.key_dim;
+    int64_t key_at = key_head_of(gdn, rank) * gdn->config.key_dim;
     int64_t value_at = rank * core->v_width;
     bool is_first = gdn->config.key_heads >= ranks ||
                     rank % (ranks / gdn->config.key_heads) == 0;
@@ -310,8 +319,12 @@ static void move_weight(const gdn_layer *gdn, bool back)
 {
     const gdn_core *core = &gdn->core;
     const cpl_layer *layer = &gdn->base;
+    gdn_section sections[GDN_N_SECTIONS];
+    make_sections(gdn,
+                  cpl_faults_here()->first_slice != 0 ? 0 : layer->place->rank,
+                  sections);
     for (int i = 0; i < GDN_N_SECTIONS; i++) {
-        const gdn_section *s = &core->sections[i];
+        const gdn_section *s = &sections[i];
         if (back)
             move(gdn, s->width, gdn->config.conv,
                  columns_of(gdn, core->d_weight, s->own, 0),
