@@ -1,5 +1,5 @@
--- The state of a GDN layer: tokens that come in parts give what they give at once, outputs and every
--- gradient, in f64 at 1e-12, wherever each part runs. Decoding is the part of one token.
+-- The state of a GDN layer: tokens that come in parts give what they give at once, outputs and all
+-- gradients, in f64 at 1e-12, wherever each part runs. Decoding is the part of one token.
 local clib = require "clib"
 local gdn = require "spec.support.gdn_layer"
 local ranks = require "spec.support.ranks"

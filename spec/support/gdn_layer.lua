@@ -50,6 +50,17 @@ local function fill_rows(part, tensor, name)
     end
 end
 
+-- change: rows by key, each multiplied by a number.
+local function change_rows(part, tensor, change)
+    local width, data = part.config.hidden, ffi.cast("double *", tensor.data)
+    for slot, token in ipairs(part.tokens) do
+        local factor = change[token[1] * FAR + part.starts[token[1]] + token[2]] or 1
+        for c = 0, width - 1 do
+            data[(slot - 1) * width + c] = data[(slot - 1) * width + c] * factor
+        end
+    end
+end
+
 local function state_tensors(comm, config, n)
     local t = {}
     local width = 2 * config.key_heads * config.key_dim + config.value_heads * config.value_dim
@@ -74,7 +85,7 @@ local function make_layer(config, cp_mode)
 end
 
 -- starts[i]: how many tokens of sequence i came in earlier parts.
-local function make_part(comm, p, config, starts)
+local function make_part(comm, p, config, starts, changes)
     local part = { config = config, starts = starts, comm = comm }
     part.stream = cplab.stream.thd { lengths = p.lengths, real = p.real or p.lengths }
     local options = { cp = C.cpl_comm_size(comm), ranks = p.ranks }
@@ -89,6 +100,9 @@ local function make_part(comm, p, config, starts)
     end
     fill_rows(part, part.x, "x")
     fill_rows(part, part.dy, "dy")
+    for name, change in pairs(changes) do
+        change_rows(part, part[name], change)
+    end
     return part
 end
 
@@ -128,7 +142,7 @@ local function make_parts(comm, p, config)
     for k, fields in ipairs(list) do
         local now = {}
         for i, start in pairs(starts) do now[i] = start end
-        parts[k] = make_part(comm, fields, config, now)
+        parts[k] = make_part(comm, fields, config, now, p.changes or {})
         for i in pairs(starts) do starts[i] = starts[i] + n_of(fields, i + 1) end
     end
     return parts
@@ -184,6 +198,14 @@ M.flat = flat
 
 local function struct_of(state) return state and state.struct or nil end
 
+-- What was sent since `before`.
+local function count(sent, before)
+    local counters = C.cpl_counters_here()
+    sent.bytes = tonumber(counters.sent_bytes) - before.bytes
+    sent.state = tonumber(counters.state_bytes) - before.state
+    sent.messages = tonumber(counters.sent_messages) - before.messages
+end
+
 -- Runs the case: forward over all parts, then backward from the last.
 local function run_parts(parts, states, traced)
     for k, part in ipairs(parts) do
@@ -195,25 +217,33 @@ local function run_parts(parts, states, traced)
                 traced or false))
         end
     end
+    local sent, sent_back = {}, {}
     C.cpl_counters_reset()
     for _, part in ipairs(parts) do
         clib.check(C.cpl_layer_forward(part.layer, part.x, part.y))
     end
-    local counters = C.cpl_counters_here()
-    local sent = { bytes = tonumber(counters.sent_bytes), state = tonumber(counters.state_bytes),
-        messages = tonumber(counters.sent_messages) }
+    count(sent, { bytes = 0, state = 0, messages = 0 })
     for k = #parts, 1, -1 do
         clib.check(C.cpl_layer_backward(parts[k].layer, parts[k].dy, parts[k].dx))
     end
-    return sent
+    count(sent_back, sent)
+    return sent, sent_back
+end
+
+-- Faults on one rank, or on none: { rank =, name of a field of cpl_faults = value }.
+local function plant(faults, rank)
+    for _, name in ipairs { "drop_handoff", "tile_heads", "first_slice" } do
+        C.cpl_faults_here()[name] = faults and faults.rank == rank and faults[name] or 0
+    end
 end
 
 --- Runs a case on a group.
 -- @param comm a `cpl_comm *`
 -- @tparam table p lengths, real, kind, ranks, cp_mode, or parts, a list of these; config; a_log;
---   states (from and to outside); traced; poison
+--   states (from and to outside); traced; poison; faults; changes ({ x =, dy = }: factors by row)
 -- @treturn table y and dx, rows by sequence * 1000 + offset; gradients and states as lists;
---   padding, how many numbers of padded rows are not 0; sent, what the forward sent; wrong_rows
+--   padding, how many numbers of padded rows are not 0; sent and sent_back, what forward and
+--   backward sent; wrong_rows
 function M.run(comm, p)
     local config = merged(p.config)
     local parts = make_parts(comm, p, config)
@@ -221,7 +251,9 @@ function M.run(comm, p)
     local states = make_states(comm, parts, p, config)
     C.cpl_faults_here().poison_scratch = p.poison and 1 or 0
     local result = { y = {}, dx = {}, padding = 0, lists = {} }
-    result.sent = run_parts(parts, states, p.traced)
+    plant(p.faults, parts[1].rank)
+    result.sent, result.sent_back = run_parts(parts, states, p.traced)
+    plant(nil, parts[1].rank)
     C.cpl_faults_here().poison_scratch = 0
     result.wrong_rows = tonumber(C.cpl_counters_here().wrong_rows)
     own:reduce()
@@ -287,7 +319,7 @@ end
 
 local function add_error(worst, what, difference, size)
     local e = size > 0 and difference / size or difference > 0 and math.huge or 0
-    if not (e <= worst[1]) then worst[1], worst[2] = e, what end -- NaN too
+    if e > worst[1] or e ~= e then worst[1], worst[2] = e, what end
 end
 
 local function largest(list)
@@ -329,7 +361,7 @@ function M.reference(p)
         for _, fields in ipairs(list) do total[i] = total[i] + n_of(fields, i) end
     end
     return M.run(C.cpl_comm_self(), { lengths = total, config = p.config, a_log = p.a_log,
-        states = p.states })
+        states = p.states, changes = p.changes })
 end
 
 --- Runs cases on this rank's group; for ranks.run "spec.support.gdn_cases".
@@ -342,7 +374,8 @@ function M.check(comm, cases, bound)
         if key then known[key] = reference end
         local result = M.run(comm, p)
         local distance, where = M.distance(result, reference)
-        if not (distance <= bound) or result.padding > 0 or result.wrong_rows > 0 then
+        if distance > bound or distance ~= distance or result.padding > 0
+            or result.wrong_rows > 0 then
             wrong[#wrong + 1] = ("%s: %g at %s, padding %d, wrong rows %d"):format(p.name,
                 distance, where, result.padding, result.wrong_rows)
         end
