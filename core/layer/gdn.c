@@ -31,10 +31,10 @@ static cpl_status prepare(cpl_layer *layer)
     gdn->in = gdn->bound_in;
     gdn->out = gdn->bound_out;
     gdn->mode = mode_of(gdn);
-    CPL_TRY(cpli_gdn_check_states(gdn));
-    CPL_TRY(
-        cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));
-    return gdn->mode->prepare(gdn);
+    cpl_status status = cpli_gdn_check_states(gdn);
+    CPL_TRY(cpl_comm_agree(layer->place->comm, status));
+    CPL_TRY(gdn->mode->prepare(gdn));
+    return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
 }
 
 static void release(cpl_layer *layer)

@@ -15,7 +15,9 @@ static cpl_status prepare_halo(gdn_layer *gdn, int64_t *n_halo)
     *n_halo = 0;
     if (gdn->config.conv == 1)
         return CPL_OK;
-    CPL_TRY(cpli_place_halo(place, gdn->config.conv - 1, &gdn->seen));
+    cpl_status status =
+        cpli_place_halo(place, gdn->config.conv - 1, &gdn->seen);
+    CPL_TRY(cpl_comm_agree(place->comm, status));
     CPL_TRY(cpl_plan_create(gdn->seen->route, place->comm, layer->dtype,
                             gdn->conv_width, NULL, &gdn->halo_plan));
     return cpl_view_n_local(gdn->seen->view, place->rank, n_halo);

@@ -106,7 +106,6 @@ static cpl_status take_core(gdn_layer *gdn)
 static cpl_status make_plans(gdn_layer *gdn)
 {
     cpl_place *place = gdn->base.place;
-    CPL_TRY(cpli_place_whole(place, &gdn->whole));
     CPL_TRY(cpl_plan_create(gdn->whole->route, place->comm, gdn->base.dtype,
                             gdn->core.x_stride, NULL, &gdn->in_plan));
     return cpl_plan_create(gdn->whole->route, place->comm, gdn->base.dtype,
@@ -183,8 +182,12 @@ static cpl_status prepare_buffers(gdn_layer *gdn)
 
 static cpl_status prepare(gdn_layer *gdn)
 {
+    cpl_place *place = gdn->base.place;
     CPL_TRY(check_heads(gdn));
-    CPL_TRY(take_core(gdn));
+    cpl_status status = take_core(gdn);
+    if (status == CPL_OK)
+        status = cpli_place_whole(place, &gdn->whole);
+    CPL_TRY(cpl_comm_agree(place->comm, status));
     CPL_TRY(make_plans(gdn));
     CPL_TRY(cpli_gdn_core_buffers(gdn));
     return prepare_buffers(gdn);

@@ -238,23 +238,31 @@ void cpl_layer_destroy(cpl_layer *layer)
     cpli_free(layer);
 }
 
-static cpl_status prepare(cpl_layer *layer, const char *name, cpl_place *place)
+/* The layer's own prepare begins on all ranks or on none. */
+static cpl_status begin(cpl_layer *layer, const char *name, cpl_place *place)
 {
-    CPL_TRY(cpli_text(&layer->name, "%s", name));
+    CPL_TRY(cpl_comm_agree(place->comm, cpli_text(&layer->name, "%s", name)));
     layer->place = place;
     layer->n_rows = place->n_rows;
     cpli_place_begin_scratch(place);
+    return CPL_OK;
+}
+
+static cpl_status prepare(cpl_layer *layer)
+{
     return layer->ops->prepare != NULL ? layer->ops->prepare(layer) : CPL_OK;
 }
 
 cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name,
                              cpl_place *place)
 {
+    cpl_status status;
     release(layer);
-    cpl_status status = prepare(layer, name, place);
-    status = cpl_comm_agree(place->comm, status);
-    if (status != CPL_OK)
-        release(layer);
+    CPL_TRY_GO(begin(layer, name, place), fail);
+    CPL_TRY_GO(cpl_comm_agree(place->comm, prepare(layer)), fail);
+    return CPL_OK;
+fail:
+    release(layer);
     return status;
 }
 

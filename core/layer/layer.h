@@ -26,7 +26,9 @@ typedef enum cpli_draw {
 
 typedef struct cpli_layer_ops {
     const char *kind;
-    cpl_status (*prepare)(cpl_layer *layer); /* may be NULL */
+    /* May be NULL. Ranks that fail leave it alike: what one alone can fail at
+     * is agreed on before anything collective. */
+    cpl_status (*prepare)(cpl_layer *layer);
     cpl_status (*forward)(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y);
     cpl_status (*backward)(cpl_layer *layer, const cpl_tensor *dy,
                            cpl_tensor *dx);

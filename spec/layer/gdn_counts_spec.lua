@@ -99,3 +99,11 @@ describe("a headwise GDN layer", function()
         assert.equal(2 * (1 / 2) * 6 * width * BYTES, s.bytes)
     end)
 end)
+
+it("a GDN layer takes no memory in a step", function()
+    for _, cp_mode in ipairs { "chunkwise", "headwise" } do
+        local of_ranks = ranks.run(4, "spec.support.gdn_memory", { ask = "blocks_of_a_step",
+            lengths = { 24, 0, 16 }, real = { 21, 0, 16 }, kind = "zigzag", cp_mode = cp_mode })
+        assert.same({ 0, 0, 0, 0 }, of_ranks)
+    end
+end)

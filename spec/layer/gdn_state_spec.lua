@@ -128,6 +128,17 @@ describe("the state of a GDN layer", function()
         end
     end)
 
+    it("leaves all ranks alike where memory runs out on one, in either mode", function()
+        for _, cp_mode in ipairs { "chunkwise", "headwise" } do
+            local of_ranks = ranks.run(3, "spec.support.gdn_memory", {
+                ask = "prepare_without_memory", lengths = { 12, 0, 7 }, real = { 11, 0, 7 },
+                kind = "custom", cp_mode = cp_mode, config = { key_heads = 3, value_heads = 6 },
+                ranks = { { { 0, 8 } }, { { 8, 8 } }, { { 16, 3 } } } })
+            assert.is_true(#of_ranks[1] > 20)
+            for rank = 2, 3 do assert.same(of_ranks[1], of_ranks[rank]) end
+        end
+    end)
+
     it("is refused where it does not fit, or where there is none", function()
         local layers = require "spec.support.layers"
         local live = layers.live("gdn", { lengths = { 5, 4 } })

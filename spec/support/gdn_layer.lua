@@ -306,6 +306,41 @@ function M.loss(comm, p, name, i, by)
         + dot(states[1].tail, states[1].d_tail), own
 end
 
+--- Collective. How many blocks of memory the process takes during a second forward and backward.
+function M.blocks_of_a_step(comm, p)
+    local part, states, own = one_part(comm, p)
+    local memory, taken = ffi.new "cpl_memory_stats", {}
+    forward(part, states[0], states[1])
+    for i = 1, 2 do
+        clib.check(C.cpl_comm_barrier(comm))
+        C.cpl_memory(memory)
+        taken[i] = tonumber(memory.n_allocations)
+        clib.check(C.cpl_comm_barrier(comm))
+        clib.check(C.cpl_layer_forward(part.layer, part.x, part.y))
+        clib.check(C.cpl_layer_backward(part.layer, part.dy, part.dx))
+    end
+    clib.check(C.cpl_comm_barrier(comm))
+    C.cpl_memory(memory)
+    return tonumber(memory.n_allocations) - taken[2], own
+end
+
+--- Collective. Whether prepare succeeds on this rank when rank 1 may take n blocks, for n = 0, 1,
+-- and so on until it does.
+-- @treturn {boolean,...}
+function M.prepare_without_memory(comm, p)
+    local part, states, own = one_part(comm, p)
+    local results = {}
+    clib.check(C.cpl_layer_gdn_state(part.layer, states[0].struct, states[1].struct))
+    repeat
+        if part.rank == 1 then C.cpl_memory_fail_after(#results) end
+        local status = C.cpl_layer_prepare(part.layer, "gdn", part.place)
+        C.cpl_memory_fail_after(-1)
+        results[#results + 1] = status == C.CPL_OK
+    until results[#results]
+    clib.check(C.cpl_layer_forward(part.layer, part.x, part.y))
+    return results, own
+end
+
 --- The rows and states of one forward pass, with a tensor each for what comes in and goes out or
 -- one for both.
 function M.forward_states(comm, p, is_same)
