@@ -309,19 +309,19 @@ end
 --- Collective. How many blocks of memory the process takes during a second forward and backward.
 function M.blocks_of_a_step(comm, p)
     local part, states, own = one_part(comm, p)
-    local memory, taken = ffi.new "cpl_memory_stats", {}
-    forward(part, states[0], states[1])
-    for i = 1, 2 do
+    local memory = ffi.new "cpl_memory_stats"
+    local function taken() -- while no rank is at work
         clib.check(C.cpl_comm_barrier(comm))
         C.cpl_memory(memory)
-        taken[i] = tonumber(memory.n_allocations)
         clib.check(C.cpl_comm_barrier(comm))
-        clib.check(C.cpl_layer_forward(part.layer, part.x, part.y))
-        clib.check(C.cpl_layer_backward(part.layer, part.dy, part.dx))
+        return tonumber(memory.n_allocations)
     end
-    clib.check(C.cpl_comm_barrier(comm))
-    C.cpl_memory(memory)
-    return tonumber(memory.n_allocations) - taken[2], own
+    forward(part, states[0], states[1])
+    clib.check(C.cpl_layer_backward(part.layer, part.dy, part.dx))
+    local before = taken()
+    clib.check(C.cpl_layer_forward(part.layer, part.x, part.y))
+    clib.check(C.cpl_layer_backward(part.layer, part.dy, part.dx))
+    return taken() - before, own
 end
 
 --- Collective. Whether prepare succeeds on this rank when rank 1 may take n blocks, for n = 0, 1,
