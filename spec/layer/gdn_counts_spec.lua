@@ -100,6 +100,17 @@ describe("a headwise GDN layer", function()
     end)
 end)
 
+-- x and dy; the halo, or what comes in and goes home in either pass.
+it("a GDN layer compares the trace of all that it gets", function()
+    for cp_mode, n in pairs { chunkwise = 3, headwise = 6 } do
+        for _, results in ipairs(ranks.run(2, "spec.support.gdn_runs",
+            { { lengths = { 12 }, kind = "zigzag", cp_mode = cp_mode, traced = true } })) do
+            assert.equal(n, results[1].trace_checks)
+            assert.equal(0, results[1].wrong_rows)
+        end
+    end
+end)
+
 it("a GDN layer takes no memory in a step", function()
     for _, cp_mode in ipairs { "chunkwise", "headwise" } do
         local of_ranks = ranks.run(4, "spec.support.gdn_memory", { ask = "blocks_of_a_step",

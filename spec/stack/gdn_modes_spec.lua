@@ -64,6 +64,23 @@ describe("headwise GDN layers in a stack", function()
         assert.equal(0, layers(headwise, headwise, "gqa"))
     end)
 
+    it("are shown where they run", function()
+        local cplab, outline = require "cplab", require "cplab.outline"
+        local function layouts(entries)
+            local fields = labs.model { policy = "zigzag", gdn = gdn(2, { cp_mode = "chunkwise" }) }
+            fields.schedule, fields.pattern = cplab.schedule.list(entries), nil
+            local stream = cplab.stream.thd { lengths = { 16 } }
+            return outline.lines(stream, cplab.model(fields), 2)[3]
+        end
+        local headwise = { "gdn", cp_mode = "headwise" }
+        assert.equal("layouts      model zigzag, GQA zigzag, GDN contiguous",
+            layouts { "gdn", "gdn", "gqa" })
+        assert.equal("layouts      model zigzag, GQA zigzag, GDN zigzag (headwise)",
+            layouts { headwise, "gqa" })
+        assert.equal("layouts      model zigzag, GQA zigzag, GDN contiguous and zigzag (headwise)",
+            layouts { "gdn", headwise })
+    end)
+
     it("hold in f32 at 1e-4", function()
         local m = labs.parity_step(labs.padded({ 24, 30 }, 8),
             labs.model { policy = "zigzag", dtype = "f32", gdn = gdn(4) }, 4)

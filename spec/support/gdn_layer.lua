@@ -243,7 +243,7 @@ end
 --   states (from and to outside); traced; poison; faults; changes ({ x =, dy = }: factors by row)
 -- @treturn table y and dx, rows by sequence * 1000 + offset; gradients and states as lists;
 --   padding, how many numbers of padded rows are not 0; sent and sent_back, what forward and
---   backward sent; wrong_rows
+--   backward sent; wrong_rows and trace_checks
 function M.run(comm, p)
     local config = merged(p.config)
     local parts = make_parts(comm, p, config)
@@ -256,6 +256,7 @@ function M.run(comm, p)
     plant(nil, parts[1].rank)
     C.cpl_faults_here().poison_scratch = 0
     result.wrong_rows = tonumber(C.cpl_counters_here().wrong_rows)
+    result.trace_checks = tonumber(C.cpl_counters_here().trace_checks)
     own:reduce()
     for _, part in ipairs(parts) do
         collect(result, part, "y")
