@@ -137,8 +137,8 @@ static int64_t rows_before(const gdn_layer *gdn, const cpl_span *span)
 
 enum direction { TO_OWN, TO_ALL };
 
-/* With `add` the target is added to. What goes to all channels goes there from
- * the first rank that has it, unless `add` sums what all copies say. */
+/* The target becomes the source, or with `add` gets it added. With
+ * `firsts_only` channels of which a lower rank has a copy are left out. */
 static void move_row(const gdn_layer *gdn, enum direction direction, bool add,
                      bool firsts_only, void *own, void *all)
 {
@@ -158,8 +158,8 @@ static void move_row(const gdn_layer *gdn, enum direction direction, bool add,
     }
 }
 
-/* Visits the rows of the tail that a span leaves: it is row `row`, and row t of
- * the span, at `x`. */
+/* Visits every row before the convolution that a span leaves in a tail: where
+ * it lies among `rows` (x or its gradient), and where in the tail. */
 typedef void (*visit_row)(const gdn_layer *gdn, void *x, void *tail);
 
 static void each_tail_row(const gdn_layer *gdn, void *rows,
