@@ -444,8 +444,13 @@ CPL_API void cpl_trace_first_wrong(cpl_first_wrong *out);
  */
 typedef struct cpl_faults {
     int drop_handoff;   /* GDN: forget the state that comes in */
+    int tile_heads;     /* headwise GDN: rank j gets key head j mod Hk instead
+                           of the one that its value heads use */
+    int first_slice;    /* headwise GDN: convolve with rank 0's weight */
     int64_t rope_shift; /* GQA: add this to the rotary positions */
     int route_padding;  /* MoE: padding chooses experts too */
+    int poison_scratch; /* fill scratch with NaN before each forward and each
+                           backward of a layer; a real run does not notice */
 } cpl_faults;
 CPL_API cpl_faults *cpl_faults_here(void);
 
@@ -654,9 +659,15 @@ typedef struct cpl_gqa_config {
     int hidden, heads, kv_heads, head_dim, rotary_dim;
     double rope_theta, eps;
 } cpl_gqa_config;
+/* How a GDN layer is cut. Chunkwise: heads stay; halos and states go from run
+ * to run. Headwise: an exchange gives each rank all positions of its own heads;
+ * the ranks must divide the value heads, and divide the key heads or be a
+ * multiple of them (prepare: INVALID). */
+typedef enum cpl_gdn_mode { CPL_GDN_CHUNKWISE, CPL_GDN_HEADWISE } cpl_gdn_mode;
 typedef struct cpl_gdn_config {
     int hidden, key_heads, value_heads, key_dim, value_dim, conv, chunk;
     double eps;
+    cpl_gdn_mode cp_mode; /* of no effect on one rank */
 } cpl_gdn_config;
 typedef struct cpl_mlp_config {
     int hidden, width;
@@ -712,6 +723,30 @@ CPL_API cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
  * to). */
 CPL_API cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
                                   cpl_tensor *const *grads);
+/*
+ * What a GDN layer knows of the past of each sequence, for chunked prefill and
+ * decoding: a forward over tokens [0, n) equals one over [0, m) and one over
+ * [m, n) that starts from the state that the first one left, in any layout and
+ * cp_mode. Every rank has the states of all sequences and heads. The tail is
+ * what the convolution still sees: the last conv - 1 rows of q, k, v before it.
+ */
+typedef struct cpl_gdn_state {
+    cpl_tensor *state; /* [n_sequences, value_heads, key_dim, value_dim] */
+    cpl_tensor *tail;  /* [n_sequences, conv - 1, 2 Hk K + Hv V]; NULL with
+                          conv 1 */
+    cpl_tensor *d_state, *d_tail; /* their gradients, or NULL */
+} cpl_gdn_state;
+/*
+ * Local. From the next prepare on, every forward starts from `in` (NULL: from
+ * zeros) and writes `out` (NULL: nowhere); an empty sequence passes its state
+ * on. The two may be the same tensors. Every backward reads the gradients of
+ * `out` and writes those of `in`. Borrows the tensors, copies the structs.
+ * Errors: INVALID (not a GDN layer); prepare refuses tensors that do not fit
+ * (MISMATCH).
+ */
+CPL_API cpl_status cpl_layer_gdn_state(cpl_layer *layer,
+                                       const cpl_gdn_state *in,
+                                       const cpl_gdn_state *out);
 /*
  * Collective. Makes plans and buffers for the rows of a place; `name` stands in
  * its messages. Borrows the place.

@@ -173,7 +173,8 @@ typedef struct cpl_gdn_backward {
 typedef struct cpl_gdn_summary {
     cpl_gdn gdn;
     void *transition; /* M: [n_spans, value_heads, K, K] */
-    void *offset;     /* B: [n_spans, value_heads, K, V] */
+    void *offset;     /* B: [n_spans, value_heads, K, V]; with gdn.state_in,
+                         which it may be, M state_in + B */
     void *workspace;
 } cpl_gdn_summary;
 /* Its adjoint: d_state_in = M' d_state_out + offset; only the offset (the
@@ -181,7 +182,9 @@ typedef struct cpl_gdn_summary {
 typedef struct cpl_gdn_summary_backward {
     cpl_gdn gdn;
     const void *d_o;
-    void *offset; /* [n_spans, value_heads, K, V] */
+    const void *d_state_out; /* [n_spans, ...] or NULL: zeros */
+    void *offset; /* [n_spans, value_heads, K, V]; with d_state_out, which it
+                     may be, M' d_state_out + offset */
     void *workspace;
 } cpl_gdn_summary_backward;
 

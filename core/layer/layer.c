@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "trace/trace.h"
+
 cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
                              cpl_dtype dtype, cpl_layer **out)
 {
@@ -15,6 +17,7 @@ cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
     cpl_layer *layer;
     CPL_TRY(cpli_alloc(1, bytes, (void **)&layer));
     layer->ops = ops;
+    layer->alike = ops;
     layer->kernels = kernels;
     layer->dtype = dtype;
     *out = layer;
@@ -40,7 +43,7 @@ static cpl_status make_buffer(cpl_layer *layer, const cpli_buffer *buffer,
     if (buffer->is_kept && !layer->place->shares_kept)
         return cpl_tensor_create(layer->dtype, 2, shape, layer->place->comm,
                                  out);
-    const void *owner = buffer->is_kept ? layer->ops : NULL;
+    const void *owner = buffer->is_kept ? layer->alike : NULL;
     void *data;
     size_t bytes =
         (size_t)(buffer->rows * buffer->width) * cpl_dtype_bytes(layer->dtype);
@@ -237,23 +240,31 @@ void cpl_layer_destroy(cpl_layer *layer)
     cpli_free(layer);
 }
 
-static cpl_status prepare(cpl_layer *layer, const char *name, cpl_place *place)
+/* The layer's own prepare begins on all ranks or on none. */
+static cpl_status begin(cpl_layer *layer, const char *name, cpl_place *place)
 {
-    CPL_TRY(cpli_text(&layer->name, "%s", name));
+    CPL_TRY(cpl_comm_agree(place->comm, cpli_text(&layer->name, "%s", name)));
     layer->place = place;
     layer->n_rows = place->n_rows;
     cpli_place_begin_scratch(place);
+    return CPL_OK;
+}
+
+static cpl_status prepare(cpl_layer *layer)
+{
     return layer->ops->prepare != NULL ? layer->ops->prepare(layer) : CPL_OK;
 }
 
 cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name,
                              cpl_place *place)
 {
+    cpl_status status;
     release(layer);
-    cpl_status status = prepare(layer, name, place);
-    status = cpl_comm_agree(place->comm, status);
-    if (status != CPL_OK)
-        release(layer);
+    CPL_TRY_GO(begin(layer, name, place), fail);
+    CPL_TRY_GO(cpl_comm_agree(place->comm, prepare(layer)), fail);
+    return CPL_OK;
+fail:
+    release(layer);
     return status;
 }
 
@@ -276,6 +287,12 @@ static cpl_status check_rows(const cpl_layer *layer, const char *what,
     return CPL_OK;
 }
 
+static void poison(const cpl_layer *layer)
+{
+    if (cpl_faults_here()->poison_scratch != 0)
+        cpli_place_poison_scratch(layer->place);
+}
+
 cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
                              cpl_tensor *y)
 {
@@ -285,6 +302,7 @@ cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
     CPL_TRY(cpl_trace_check(x, layer->place->layout, layer->place->rank,
                             layer->name));
     layer->x = x;
+    poison(layer);
     CPL_TRY(layer->ops->forward(layer, x, y));
     return cpl_tensor_mark_like(y, x);
 }
@@ -300,6 +318,7 @@ cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
                          layer->name);
     CPL_TRY(cpl_trace_check(dy, layer->place->layout, layer->place->rank,
                             layer->name));
+    poison(layer);
     CPL_TRY(layer->ops->backward(layer, dy, dx));
     return dx != NULL ? cpl_tensor_mark_like(dx, dy) : CPL_OK;
 }

@@ -64,6 +64,7 @@ void cpl_place_destroy(cpl_place *place)
     for (int i = 0; i < place->n_halos; i++)
         forget(&place->halos[i]);
     forget(&place->keys);
+    forget(&place->whole);
     for (int64_t i = 0; i < place->n_scratch; i++)
         cpli_comm_free(place->comm, place->scratch[i].block);
     cpli_free(place->scratch);
@@ -109,6 +110,17 @@ cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out)
     return CPL_OK;
 }
 
+cpl_status cpli_place_whole(cpl_place *place, const cpli_seen **out)
+{
+    if (place->whole.view == NULL) {
+        cpl_view *view;
+        CPL_TRY(cpl_view_whole(place->layout, true, &view));
+        CPL_TRY(see(place, view, &place->whole));
+    }
+    *out = &place->whole;
+    return CPL_OK;
+}
+
 cpl_status cpli_place_halo(cpl_place *place, int64_t width,
                            const cpli_seen **out)
 {
@@ -135,6 +147,12 @@ void cpli_place_begin_scratch(cpl_place *place)
 {
     for (int64_t i = 0; i < place->n_scratch; i++)
         place->scratch[i].is_taken = false;
+}
+
+void cpli_place_poison_scratch(cpl_place *place)
+{
+    for (int64_t i = 0; i < place->n_scratch; i++)
+        memset(place->scratch[i].block, 0xff, place->scratch[i].bytes);
 }
 
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out)

@@ -21,7 +21,7 @@ enum { CPLI_MAX_HALOS = 4 }; /* convolution widths in one model */
 typedef struct cpli_scratch {
     void *block;
     size_t bytes;
-    const void *owner; /* NULL: any layer; else layers of one kind */
+    const void *owner; /* NULL: any layer; else those that are alike */
     bool is_taken;     /* by the layer that is being prepared */
 } cpli_scratch;
 
@@ -34,7 +34,7 @@ struct cpl_place {
     int64_t n_spans;
     cpl_link *links;    /* one a span */
     int64_t *positions; /* of each slot, inside its sequence; padding too */
-    cpli_seen keys;
+    cpli_seen keys, whole;
     cpli_seen halos[CPLI_MAX_HALOS];
     int n_halos;
     int64_t routes_built;
@@ -45,6 +45,8 @@ struct cpl_place {
 
 /* The keys that the rank's queries may see. Owned by the place. */
 cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out);
+/* All positions, a slice of the row on each rank. Owned by the place. */
+cpl_status cpli_place_whole(cpl_place *place, const cpli_seen **out);
 /* `width` positions before each real span. Owned by the place. */
 cpl_status cpli_place_halo(cpl_place *place, int64_t width,
                            const cpli_seen **out);
@@ -57,10 +59,12 @@ cpl_status cpli_place_halo(cpl_place *place, int64_t width,
  */
 void cpli_place_begin_scratch(cpl_place *place);
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out);
-/* The same, but in turn with layers of the same owner (their kind) alone, which
- * must have the same configuration: what is kept from forward to backward where
- * the place shares it. */
+/* The same, but in turn with layers of the same owner (cpl_layer.alike) alone,
+ * which must have the same configuration: what is kept from forward to backward
+ * where the place shares it. */
 cpl_status cpli_place_kept(cpl_place *place, const void *owner, size_t bytes,
                            void **out);
+/* Every byte of it becomes 0xff: NaN. */
+void cpli_place_poison_scratch(cpl_place *place);
 
 #endif

@@ -5,6 +5,11 @@ local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
+-- The cp_modes that a configuration tells apart.
+local CP_MODES = {
+    gqa = {},
+    gdn = { chunkwise = C.CPL_GDN_CHUNKWISE, headwise = C.CPL_GDN_HEADWISE },
+}
 local KINDS = {
     gqa = { C.cpl_layer_gqa, "cpl_gqa_config" },
     gdn = { C.cpl_layer_gdn, "cpl_gdn_config" },
@@ -30,8 +35,11 @@ end
 --- The configuration of a model's mixer.
 -- @tparam table model hidden, eps and a table of sizes under `kind`
 -- @tparam string kind "gqa" or "gdn"
-function M.mixer_config(model, kind)
-    local config = { hidden = model.hidden, eps = model.eps }
+-- @tparam string cp_mode
+function M.mixer_config(model, kind, cp_mode)
+    local config = {
+        hidden = model.hidden, eps = model.eps, cp_mode = CP_MODES[kind][cp_mode],
+    }
     for name, value in pairs(model[kind]) do
         config[name] = value
     end

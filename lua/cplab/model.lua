@@ -76,16 +76,22 @@ local function try_layers(model, level)
     end
     for _, kind in ipairs { "gqa", "gdn" } do
         if model[kind] then
-            layers.create(kind, layers.mixer_config(model, kind), model.dtype, level + 1)
+            layers.create(kind, layers.mixer_config(model, kind, model.cp_modes[kind]),
+                model.dtype, level + 1)
         end
     end
+end
+
+-- The cp_mode of the layers of a kind that do not say their own.
+local function cp_mode_of(kind, t, level)
+    local modes = schedules.cp_modes(kind)
+    return args.one_of("model." .. kind, "cp_mode", t and t.cp_mode or modes[1], modes, level + 1)
 end
 
 -- A quarter of the head rotates, as in Qwen3-Next; the number of rotated dims is even.
 local function gqa_config(t, level)
     args.fields("model.gqa", t, GQA, level + 1)
     check_sizes("model.gqa", t, GQA, level + 1)
-    args.one_of("model.gqa", "cp_mode", t.cp_mode or "gather", { "gather" }, level + 1)
     return {
         heads = t.heads, kv_heads = t.kv_heads, head_dim = t.head_dim,
         rotary_dim = t.rotary_dim or math.floor(t.head_dim / 8) * 2,
@@ -96,7 +102,6 @@ end
 local function gdn_config(t, level)
     args.fields("model.gdn", t, GDN, level + 1)
     check_sizes("model.gdn", t, GDN, level + 1)
-    args.one_of("model.gdn", "cp_mode", t.cp_mode or "chunkwise", { "chunkwise" }, level + 1)
     return {
         key_heads = t.key_heads, value_heads = t.value_heads,
         key_dim = t.key_dim, value_dim = t.value_dim,
@@ -134,7 +139,8 @@ end
 -- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta; for a balanced layout tolerance, block,
 -- node_size, placement, method }, gdn { key_heads, value_heads,
--- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps;
+-- key_dim, value_dim, conv, chunk, cp_mode ("chunkwise", "headwise") }, mlp { width } or none,
+-- routes ("prebuilt", "lazy"), eps;
 -- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
 -- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
 -- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table
@@ -156,8 +162,12 @@ function M.new(t, level)
         args.fields("model.mlp", t.mlp, MLP, level)
         check_sizes("model.mlp", t.mlp, MLP, level)
     end
+    local modes = {
+        gqa = cp_mode_of("gqa", t.gqa, level), gdn = cp_mode_of("gdn", t.gdn, level),
+    }
     local model = setmetatable({
-        schedule = t.schedule,
+        schedule = t.schedule:with_modes(modes),
+        cp_modes = modes,
         policy = policies.resolve(t.policy, level),
         hidden = t.hidden,
         vocab = t.vocab,
@@ -173,7 +183,8 @@ function M.new(t, level)
         tied = t.tied or false,
     }, Model)
     for _, kind in ipairs { "gqa", "gdn" } do
-        check_layouts(kind, t[kind] and t[kind].layouts, model.policy[kind], level)
+        check_layouts(kind, t[kind] and t[kind].layouts,
+            model.policy[policies.where { kind = kind, cp_mode = modes[kind] }], level)
     end
     try_layers(model, level)
     return model
@@ -213,7 +224,8 @@ local function flat(prefix, t, out)
     end
 end
 
---- A text that is equal exactly for models with the same numbers: all but policy and routes.
+--- A text that is equal exactly for models with the same numbers: all but policy, cp_modes and
+-- routes.
 function Model:signature()
     local out = { "schedule=" .. self.schedule:describe() }
     for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps", "tied" } do

@@ -12,12 +12,26 @@ local function conversions(model, layouts, cp)
     local n, rows, messages = 0, 0, 0
     for _, step in ipairs(model:steps(cp)) do
         if step.op == "convert" then
-            local kind = model.schedule.layers[step.layer + 1].kind
-            local stats = routes(layouts.live, layouts[kind]):stats()
+            local there = policies.where(model.schedule.layers[step.layer + 1])
+            local stats = routes(layouts.live, layouts[there]):stats()
             n, rows, messages = n + 1, rows + stats.moved_tokens, messages + stats.messages
         end
     end
     return n, rows, messages
+end
+
+-- Where the layers of a kind run: in the policy's layout for it, and those that take any where the
+-- model lives.
+local function where(model, kind)
+    local names, seen = {}, {}
+    for _, layer in ipairs(model.schedule.layers) do
+        local place = policies.where(layer)
+        local name = model.policy[place]
+        if place == "live" then name = ("%s (%s)"):format(name, layer.cp_mode) end
+        if layer.kind == kind and not seen[name] then names[#names + 1] = name end
+        seen[name] = seen[name] or layer.kind == kind
+    end
+    return #names > 0 and table.concat(names, " and ") or model.policy[kind]
 end
 
 -- What a balanced layout is bought with.
@@ -66,7 +80,8 @@ function M.lines(stream, model, cp)
         "stream       " .. stream:describe(),
         ("schedule     %s  (G: GDN, *: GQA; %d layers)"):format(model.schedule:describe(),
             model.schedule:count()),
-        ("layouts      model %s, GQA %s, GDN %s"):format(policy.live, policy.gqa, policy.gdn),
+        ("layouts      model %s, GQA %s, GDN %s"):format(policy.live, where(model, "gqa"),
+            where(model, "gdn")),
         ("imbalance    %.3f of attention work"):format(layouts.gqa:imbalance()),
         ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
             :format(n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages),

@@ -5,6 +5,7 @@
 -- @module cplab.policy
 local args = require "cplab.check_args"
 local layout = require "cplab.layout"
+local schedules = require "cplab.schedule"
 
 local M = {}
 
@@ -87,6 +88,14 @@ function M.layouts(policy, stream, group, balance)
     return { live = get(policy.live), gqa = get(policy.gqa), gdn = get(policy.gdn) }
 end
 
+--- Which of a policy's layouts a layer runs in: that of its kind, or where the model lives if it
+-- takes any.
+-- @tparam table layer of a schedule: kind, cp_mode
+-- @treturn string "live", "gqa" or "gdn"
+function M.where(layer)
+    return schedules.takes_any_layout(layer.kind, layer.cp_mode) and "live" or layer.kind
+end
+
 --- The steps of a forward pass, in order: { op = , layer =, ... } with op "convert", "mixer", and
 -- "mlp" or "moe".
 -- A convert step names the layouts that it goes between. At cp 1 there is nothing to convert.
@@ -100,7 +109,7 @@ function M.steps(policy, schedule, cp, ffn)
         steps[#steps + 1] = step
     end
     for i, layer in ipairs(schedule.layers) do
-        local there = policy[layer.kind]
+        local there = policy[M.where(layer)]
         local converts = cp > 1 and there ~= policy.live
         if converts then
             add { op = "convert", layer = i - 1, from = policy.live, to = there }

@@ -11,10 +11,14 @@ Schedule.__index = Schedule
 
 local M = {}
 
--- What a layer of each kind may be told; the first cp_mode is the default.
+-- What a layer of each kind may be told. One that moves heads instead of rows takes any layout:
+-- it runs where the model lives.
 local KINDS = {
-    gqa = { cp_modes = { "gather" }, symbol = "*" },
-    gdn = { cp_modes = { "chunkwise" }, symbol = "G" },
+    gqa = { symbol = "*", cp_modes = { "gather" }, takes_any_layout = {} },
+    gdn = {
+        symbol = "G", cp_modes = { "chunkwise", "headwise" },
+        takes_any_layout = { headwise = true },
+    },
 }
 local SYMBOLS = { ["*"] = "gqa", G = "gdn" }
 
@@ -26,10 +30,11 @@ local function layer_of(who, entry, level)
             args.unknown(who, "option of a " .. kind .. " layer", name, { "cp_mode" }, level + 1)
         end
     end
-    local modes = KINDS[kind].cp_modes
-    local mode = options.cp_mode or modes[1]
-    args.one_of(who, "cp_mode of a " .. kind .. " layer", mode, modes, level + 1)
-    return { kind = kind, cp_mode = mode }
+    if options.cp_mode then
+        args.one_of(who, "cp_mode of a " .. kind .. " layer", options.cp_mode,
+            KINDS[kind].cp_modes, level + 1)
+    end
+    return { kind = kind, cp_mode = options.cp_mode }
 end
 
 local function new(layers)
@@ -64,7 +69,7 @@ function M.ratio(ratio, n_layers)
     return new(layers)
 end
 
---- The layers as listed: "gqa", "gdn", or { kind, cp_mode = ... }.
+--- The layers as listed: "gqa", "gdn", or { kind, cp_mode = ... }; without one the model says it.
 function M.list(entries)
     if type(entries) ~= "table" or #entries == 0 then
         error("schedule.list: expected a list of at least one layer", 2)
@@ -98,6 +103,26 @@ end
 --- Whether a value is a schedule.
 function M.is(value)
     return getmetatable(value) == Schedule
+end
+
+--- The names of the cp_modes of a kind; the first is the default.
+function M.cp_modes(kind)
+    return KINDS[kind].cp_modes
+end
+
+--- Whether a layer of a kind and cp_mode takes any layout, so that nothing is converted around it.
+function M.takes_any_layout(kind, cp_mode)
+    return KINDS[kind].takes_any_layout[cp_mode] == true
+end
+
+--- A copy in which every layer has a cp_mode: its own, or that of its kind.
+-- @tparam table modes cp_mode by kind
+function Schedule:with_modes(modes)
+    local layers = {}
+    for i, layer in ipairs(self.layers) do
+        layers[i] = { kind = layer.kind, cp_mode = layer.cp_mode or modes[layer.kind] }
+    end
+    return new(layers)
 end
 
 --- How many layers there are, or how many of one kind.

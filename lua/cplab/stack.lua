@@ -33,13 +33,14 @@ local function make_norm(self, name)
         { hidden = self.model.hidden, eps = self.model.eps })
 end
 
-local function make_block(self, i, kind)
-    local model, name = self.model, "layers." .. i
+local function make_block(self, i, layer)
+    local model, name, kind = self.model, "layers." .. i, layer.kind
+    local where = policies.where(layer)
     local block = {
-        index = i, kind = kind, name = name .. "." .. kind,
+        index = i, where = where, name = name .. "." .. kind,
         norm = make_norm(self, name .. ".norm1"),
-        mixer = make_layer(self, name .. "." .. kind, self.layouts[kind], kind,
-            layers.mixer_config(model, kind)),
+        mixer = make_layer(self, name .. "." .. kind, self.layouts[where], kind,
+            layers.mixer_config(model, kind, layer.cp_mode)),
     }
     local ffn = model:ffn(i)
     if ffn then
@@ -56,7 +57,7 @@ local function make_layers(self)
     self.embedding = make_layer(self, "embedding", self.layouts.live, "embedding",
         { ["in"] = model.vocab, out = model.hidden })
     for i, layer in ipairs(model.schedule.layers) do
-        self.blocks[i] = make_block(self, i - 1, layer.kind)
+        self.blocks[i] = make_block(self, i - 1, layer)
     end
     self.final_norm = make_norm(self, "final_norm")
     self.head = make_layer(self, "head", self.layouts.live, "linear",
@@ -83,10 +84,11 @@ end
 
 -- One conversion for each place where a mixer may run; fixed policies convert around it.
 local function make_conversions(self)
-    for _, kind in ipairs { "gqa", "gdn" } do
-        if self.model.schedule:count(kind) > 0 and self.size > 1
-            and self.model.policy[kind] ~= self.model.policy.live then
-            self.conversions[kind] = conversion.new(self, self.layouts.live, self.layouts[kind])
+    local policy = self.model.policy
+    for _, block in ipairs(self.blocks) do
+        local where = block.where
+        if self.size > 1 and policy[where] ~= policy.live and not self.conversions[where] then
+            self.conversions[where] = conversion.new(self, self.layouts.live, self.layouts[where])
         end
     end
 end
@@ -95,9 +97,9 @@ end
 -- that all blocks share.
 local function make_activations(self)
     local live = self.layouts.live
-    local function there(kind)
-        local c = self.conversions[kind]
-        local layout = self.layouts[kind]
+    local function there(where)
+        local c = self.conversions[where]
+        local layout = self.layouts[where]
         return { y = hidden_rows(self, layout), dh = hidden_rows(self, layout),
             dy = c and hidden_rows(self, layout), h = self.recompute and hidden_rows(self, layout) }
     end
@@ -105,8 +107,8 @@ local function make_activations(self)
     self.x = {}
     for i, block in ipairs(self.blocks) do
         self.x[i] = hidden_rows(self, live)
-        self.there[block.kind] = self.there[block.kind] or there(block.kind)
-        block.h = self.there[block.kind].h or hidden_rows(self, self.layouts[block.kind])
+        self.there[block.where] = self.there[block.where] or there(block.where)
+        block.h = self.there[block.where].h or hidden_rows(self, self.layouts[block.where])
         if block.mlp then
             shared = shared or { mid = hidden_rows(self, live), h = hidden_rows(self, live) }
             block.mid, block.mlp_h = shared.mid, shared.h
@@ -162,7 +164,7 @@ end
 
 -- `pass` is what conversions count for: a block that runs again does so in the backward pass.
 local function mixer_forward(self, block, x, pass)
-    local c, there = self.conversions[block.kind], self.there[block.kind]
+    local c, there = self.conversions[block.where], self.there[block.where]
     local h = c and not c.in_place and self.h or block.h
     forward(block.norm, x, h)
     if not c then
@@ -212,7 +214,7 @@ function Stack:loss()
 end
 
 local function mixer_backward(self, block, d)
-    local c, there = self.conversions[block.kind], self.there[block.kind]
+    local c, there = self.conversions[block.where], self.there[block.where]
     if not c then
         backward(block.mixer, d, there.dh)
         return there.dh

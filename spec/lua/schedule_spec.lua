@@ -12,9 +12,12 @@ describe("schedule", function()
     end)
 
     it("list takes kinds, and kinds with a cp_mode", function()
-        local s = schedule.list { "gdn", { "gdn", cp_mode = "chunkwise" }, "gqa" }
+        local s = schedule.list { "gdn", { "gdn", cp_mode = "headwise" }, "gqa" }
         assert.equal("GG*", s:describe())
-        assert.equal("gather", s.layers[3].cp_mode)
+        local whole = s:with_modes { gdn = "chunkwise", gqa = "gather" }
+        assert.same({ "chunkwise", "headwise", "gather" }, { whole.layers[1].cp_mode,
+            whole.layers[2].cp_mode, whole.layers[3].cp_mode })
+        assert.is_nil(s.layers[1].cp_mode)
     end)
 
     it("pattern is repeated and cut", function()

@@ -1,6 +1,6 @@
 --- Runs on a rank thread: a lab on a stream and a model given as plain tables.
 -- The payload: stream { lengths, real, tokens } or { seqlen }, or streams, a list of which step i
--- takes the one at i mod n; model { pattern, layers, ... } or { preset, fields },
+-- takes the one at i mod n; model { pattern and layers, or list, ... } or { preset, fields },
 -- cp, options of the lab, and calls { { method, argument, ... }, ... } on it. The call
 -- "convert_and_gather" moves rows that hold their own position and brings them back together;
 -- "step_by_rank" asks for another step on each rank.
@@ -19,8 +19,10 @@ local function make_model(t)
     for name, value in pairs(t) do
         fields[name] = value
     end
-    fields.schedule = require("cplab.schedule").pattern(t.pattern, t.layers or #t.pattern)
-    fields.pattern, fields.layers = nil, nil
+    local schedule = require "cplab.schedule"
+    fields.schedule = t.list and schedule.list(t.list)
+        or schedule.pattern(t.pattern, t.layers or #t.pattern)
+    fields.pattern, fields.layers, fields.list = nil, nil, nil
     return require "cplab.model" (fields)
 end
 
