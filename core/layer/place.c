@@ -152,7 +152,8 @@ void cpli_place_begin_scratch(cpl_place *place)
 void cpli_place_poison_scratch(cpl_place *place)
 {
     for (int64_t i = 0; i < place->n_scratch; i++)
-        memset(place->scratch[i].block, 0xff, place->scratch[i].bytes);
+        if (place->scratch[i].owner == NULL)
+            memset(place->scratch[i].block, 0xff, place->scratch[i].bytes);
 }
 
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out)

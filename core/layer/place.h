@@ -64,7 +64,7 @@ cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out);
  * where the place shares it. */
 cpl_status cpli_place_kept(cpl_place *place, const void *owner, size_t bytes,
                            void **out);
-/* Every byte of it becomes 0xff: NaN. */
+/* Every byte of what no layer keeps becomes 0xff: NaN. */
 void cpli_place_poison_scratch(cpl_place *place);
 
 #endif

@@ -50,6 +50,13 @@ describe("recomputation", function()
         end
     end
 
+    it("keeps what layers of two modes keep apart, where both run in one layout", function()
+        local plain, again = unpack(steps("native", 4, { pattern = false, list = {
+            "gdn", { "gdn", cp_mode = "headwise" }, "gqa", "gdn", { "gdn", cp_mode = "headwise" } } }))
+        assert.equal(plain.grad_norm, again.grad_norm)
+        assert.is_true(again.parity_grad <= 1e-12)
+    end)
+
     it("refuses what it does not know", function()
         local result, message = labs.run { stream = STREAM, cp = 1, model = labs.model(),
             calls = { { "step", { backward = true, recompute = "block" } } } }
