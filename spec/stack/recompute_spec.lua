@@ -52,7 +52,8 @@ describe("recomputation", function()
 
     it("keeps what layers of two modes keep apart, where both run in one layout", function()
         local plain, again = unpack(steps("native", 4, { pattern = false, list = {
-            "gdn", { "gdn", cp_mode = "headwise" }, "gqa", "gdn", { "gdn", cp_mode = "headwise" } } }))
+            "gdn", { "gdn", cp_mode = "headwise" }, "gqa", "gdn",
+            { "gdn", cp_mode = "headwise" } } }))
         assert.equal(plain.grad_norm, again.grad_norm)
         assert.is_true(again.parity_grad <= 1e-12)
     end)
