@@ -6,6 +6,7 @@
  * somebody is there to hear of a failure while it computes.
  */
 #include "base.h"
+#include "guard.h"
 #include "letter.h"
 #include "processes.h"
 #include "rank.h"
@@ -135,9 +136,18 @@ static cpl_status call_up(crew *all)
 
 /* ---- waiting for them ---- */
 
-static bool has_failed(const crew *all)
+/* Takes letters, and tells whether a rank failed, unless rank 0 is inside the
+ * plug-in: then it hears of a failure itself. */
+static cpl_status look(crew *all, bool *has_failed)
 {
-    return all->failed_rank >= 0 || host_world.ops->failed(all->zero.comm) >= 0;
+    *has_failed = all->failed_rank >= 0;
+    if (!host_guard_try())
+        return CPL_OK;
+    cpl_status status = take_letters(all, all->zero_runs ? 0 : look_s);
+    *has_failed =
+        all->failed_rank >= 0 || host_world.ops->failed(all->zero.comm) >= 0;
+    host_guard_unlock();
+    return status;
 }
 
 static void give_up(crew *all)
@@ -156,9 +166,9 @@ static cpl_status wait_for_ranks(crew *all)
     while (all->zero_runs || all->n_open > 0) {
         if (all->zero_runs && host_rank_has_ended(all->thread))
             all->zero_runs = false;
-        status = take_letters(all, all->zero_runs ? 0 : look_s);
-        if (status == CPL_OK &&
-            !host_patience_ends(&all->patience, has_failed(all)))
+        bool has_failed = false;
+        status = look(all, &has_failed);
+        if (status == CPL_OK && !host_patience_ends(&all->patience, has_failed))
             continue;
         give_up(all);
         break;
@@ -186,13 +196,19 @@ static cpl_status conclude(crew *all)
     cpl_comm *comm = all->zero.comm;
     if (!all->zero_runs)
         all->run->outcomes[0] = all->zero.outcome;
+    if (!host_guard_try()) /* rank 0 is stuck inside the plug-in */
+        return host_run_conclude(all->run, all->failed_rank, all->said,
+                                 &all->patience);
     int failed_rank = ops->failed(comm);
     const char *said = ops->message(comm);
     if (failed_rank < 0 && all->failed_rank >= 0) {
         failed_rank = all->failed_rank;
         said = all->said;
     }
-    return host_run_conclude(all->run, failed_rank, said, &all->patience);
+    cpl_status status =
+        host_run_conclude(all->run, failed_rank, said, &all->patience);
+    host_guard_unlock();
+    return status;
 }
 
 static cpl_status run_ranks(crew *all)
@@ -201,6 +217,7 @@ static cpl_status run_ranks(crew *all)
     CPL_TRY(call_up(all));
     CPL_TRY(ops->join(host_world.all, all->job.n_ranks, all->job.deadline_s,
                       &all->zero.comm));
+    host_guard_comm(all->zero.comm);
     cpl_status status = start_zero(all);
     cpl_status waited = wait_for_ranks(all);
     cpl_status concluded = conclude(all);
@@ -247,7 +264,10 @@ static cpl_status check_presence(int n_ranks)
 {
     if (busy == NULL)
         CPL_TRY(CPL_ALLOC(host_world.size, &busy));
-    CPL_TRY(take_letters(NULL, 0));
+    host_guard_lock();
+    cpl_status status = take_letters(NULL, 0);
+    host_guard_unlock();
+    CPL_TRY(status);
     for (int p = 0; p < n_ranks; p++)
         if (busy[p] != 0)
             return cpli_fail(CPL_SYSTEM,

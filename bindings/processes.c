@@ -2,16 +2,18 @@
  * processes.c: how this program becomes one of several processes, and how they
  * end together.
  */
-#define _DEFAULT_SOURCE /* on_exit, readlink, setenv */
+#define _GNU_SOURCE /* on_exit, process_vm_readv */
 #include "processes.h"
 
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base.h"
+#include "guard.h"
 #include "letter.h"
 #include "rank.h"
 
@@ -46,12 +48,37 @@ static int rank_by_environment(void)
     return text != NULL ? atoi(text) : 0;
 }
 
-/* Open MPI would print a page where one sentence is told: its report of a crash
- * (the launcher names the signal), and advice on how it was built. */
-static void quieten(void)
+/* Whether a process may read another's memory, as Open MPI wants to. */
+static bool may_read_peers(void)
+{
+    char from = 1;
+    char to = 0;
+    struct iovec mine = {&to, 1};
+    struct iovec other = {&from, 1};
+    return process_vm_readv(getpid(), &mine, 1, &other, 1, 0) == 1;
+}
+
+static bool is_one_node(void)
+{
+    const char *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    const char *all = getenv("OMPI_COMM_WORLD_SIZE");
+    return here != NULL && all != NULL && strcmp(here, all) == 0;
+}
+
+/* What Open MPI is told before it starts, unless the user told it. It would
+ * print a page where one sentence says it: of a crash (whose signal the
+ * launcher names), of parts that it lacks. On one node only two of its parts
+ * are of use, and looking for others takes most of its start. */
+static void advise(void)
 {
     setenv("OMPI_MCA_opal_signal", "", 0);
     setenv("OMPI_MCA_btl_base_warn_component_unused", "0", 0);
+    if (!may_read_peers())
+        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+    if (is_one_node()) {
+        setenv("OMPI_MCA_pml", "ob1", 0);
+        setenv("OMPI_MCA_btl", "self,vader", 0);
+    }
 }
 
 /* The folder of this program, where the plug-in lies, too. */
@@ -113,7 +140,7 @@ static cpl_status open_world(void)
 
 bool host_processes_open(void)
 {
-    quieten();
+    advise();
     if (open_world() == CPL_OK)
         return true;
     /* mpirun ends all as soon as one has ended: the one that speaks is first.
@@ -163,12 +190,16 @@ void cpl_host_exit(int status)
 
 static void fail(const host_rank *self, const char *message)
 {
+    host_guard_lock();
     host_world.ops->fail(self->comm, message);
+    host_guard_unlock();
 }
 
 static void leave(const host_rank *self)
 {
+    host_guard_lock();
     host_world.ops->leave(self->comm);
+    host_guard_unlock();
 }
 
 const host_rank_ops host_process_rank_ops = {
