@@ -38,6 +38,9 @@ typedef enum cpli_way {
                       of ranks has at most one piece; COPY only */
 } cpli_way;
 
+/* Transfers that one rank may have started and not finished. */
+enum { CPLI_IN_FLIGHT = 16 };
+
 typedef struct cpli_transfer {
     const void *src;
     void *dst;
@@ -96,13 +99,18 @@ CPL_API cpl_status cpli_transfer_start(cpl_comm *comm,
 CPL_API cpl_status cpli_transfer_finish(cpl_comm *comm,
                                         const cpli_transfer *transfer);
 
-/* Whether elements of dtype can be added: all but BF16. */
+/* Whether elements of dtype can be added: all but BF16. The following are
+ * exported for the plug-in. */
 bool cpli_can_add(cpl_dtype dtype);
 /* dst[i] += src[i] for n elements of dtype; integers wrap around. */
-void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n);
+CPL_API void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src,
+                               int64_t n);
+/* dst and src do not overlap. */
+CPL_API void cpli_copy_bytes(void *dst, const void *src, size_t bytes);
 /* a and b, which do not overlap, change places. */
-void cpli_swap_bytes(void *a, void *b, size_t bytes);
+CPL_API void cpli_swap_bytes(void *a, void *b, size_t bytes);
 /* Carries out a received piece whose sender is the rank itself. */
-void cpli_move_within(const cpli_transfer *transfer, const cpli_piece *piece);
+CPL_API void cpli_move_within(const cpli_transfer *transfer,
+                              const cpli_piece *piece);
 
 #endif

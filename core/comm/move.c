@@ -59,6 +59,11 @@ void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n)
     }
 }
 
+void cpli_copy_bytes(void *dst, const void *src, size_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+
 void cpli_swap_bytes(void *a, void *b, size_t bytes)
 {
     char buffer[SWAP_BYTES];
