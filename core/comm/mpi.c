@@ -66,8 +66,9 @@ static cpl_status wrap(MPI_Comm comm, cpli_channel **out)
 cpl_status cpli_wire_open(cpli_channel **out)
 {
     int provided = MPI_THREAD_SINGLE;
-    CPL_TRY(checked(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided),
-                    "start"));
+    CPL_TRY(
+        checked(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided),
+                "start"));
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     MPI_Comm comm;
