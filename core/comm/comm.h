@@ -112,5 +112,27 @@ CPL_API void cpli_swap_bytes(void *a, void *b, size_t bytes);
 /* Carries out a received piece whose sender is the rank itself. */
 CPL_API void cpli_move_within(const cpli_transfer *transfer,
                               const cpli_piece *piece);
+/* Carries out a received piece whose sender is another rank; `theirs` is its
+ * src, within reach. */
+CPL_API void cpli_move_between(const cpli_transfer *mine,
+                               const cpli_piece *piece, void *theirs, int rank);
+
+/* Bytes begin .. end - 1. */
+typedef struct cpli_range {
+    int64_t begin;
+    int64_t end;
+} cpli_range;
+/* What of a swapped piece `rank` carries out; the peer does the rest. */
+CPL_API cpli_range cpli_swap_share(const cpli_piece *piece, int rank);
+
+/* The end of the pieces of one peer that begin at `first`. */
+static inline int64_t cpli_end_of_peer(const cpli_piece *pieces, int64_t n,
+                                       int64_t first)
+{
+    int64_t end = first;
+    while (end < n && pieces[end].peer == pieces[first].peer)
+        end++;
+    return end;
+}
 
 #endif

@@ -1,8 +1,9 @@
 /*
  * crossing.c: transfers between ranks that are processes: messages, a message a
- * piece, and all-to-alls. Everything is posted in start; finish waits, and
- * moves what the rank keeps. A pair of ranks counts the transfers between them,
- * and the count is the tag, so that transfers in flight never mix.
+ * piece, and all-to-alls; pulls are in pull.c. Everything is posted in start;
+ * finish waits, and moves what the rank keeps. A pair of ranks counts the
+ * transfers between them, and the count is the tag, so that transfers in flight
+ * never mix.
  */
 #include "group.h"
 
@@ -33,7 +34,7 @@ cpl_status cpli_crossing_reserve(cpl_comm *comm, const cpli_transfer *transfer)
 {
     cpli_group *me = (cpli_group *)comm;
     int rank = comm->rank;
-    int64_t tickets = 1;
+    int64_t tickets = 3 * comm->size; /* a pull: head, answer, and mine */
     if (transfer->way == CPLI_MESSAGES)
         tickets = tickets_of(transfer->sends, transfer->n_sends, rank) +
                   tickets_of(transfer->receives, transfer->n_receives, rank);
@@ -106,11 +107,14 @@ static cpl_status start_messages(cpli_group *me, cpli_crossing *crossing)
     return post_sends(me, crossing);
 }
 
-static void move_own(const cpli_group *me, const cpli_transfer *transfer)
+/* Also the end of an all-to-all. */
+static cpl_status finish_messages(cpli_group *me, cpli_crossing *crossing)
 {
+    const cpli_transfer *transfer = crossing->transfer;
     for (int64_t i = 0; i < transfer->n_receives; i++)
         if (transfer->receives[i].peer == me->comm.rank)
             cpli_move_within(transfer, &transfer->receives[i]);
+    return cpli_group_wait(me, &crossing->batch);
 }
 
 /* ---- all-to-all ---- */
@@ -166,6 +170,8 @@ static cpl_status start_all_to_all(cpli_group *me, cpli_crossing *crossing)
 
 static cpl_status start_any(cpli_group *me, cpli_crossing *crossing)
 {
+    if (crossing->transfer->way == CPLI_PULL)
+        return cpli_pull_start(me, crossing);
     if (crossing->transfer->way == CPLI_ALLTOALL)
         return start_all_to_all(me, crossing);
     return start_messages(me, crossing);
@@ -177,11 +183,16 @@ cpl_status cpli_crossing_start(cpl_comm *comm, const cpli_transfer *transfer)
     cpli_crossing *crossing = NULL;
     cpli_group_listen(me);
     CPL_TRY(cpli_group_alive(me));
+    if (transfer->way == CPLI_PULL && !me->pulls)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "mpi: the ranks do not reach each other's memory");
     CPL_TRY(cpli_crossing_reserve(comm, transfer));
     CPL_TRY(free_place(me, &crossing));
     crossing->transfer = transfer;
     crossing->number = ++me->n_started;
+    crossing->is_done = false;
     crossing->batch.n = crossing->batch.n_done = 0;
+    crossing->heads.n = crossing->heads.n_done = 0;
     crossing->batch.what = "transfer";
     crossing->batch.number = crossing->number;
     cpl_status status = start_any(me, crossing);
@@ -199,9 +210,9 @@ cpl_status cpli_crossing_finish(cpl_comm *comm, const cpli_transfer *transfer)
                          "mpi: finish of a transfer that was not started");
     cpl_status status = cpli_group_alive(me);
     if (status == CPL_OK)
-        move_own(me, transfer);
-    if (status == CPL_OK)
-        status = cpli_group_wait(me, &mine->batch);
+        status = cpli_pull_until(me, mine->number);
+    if (status == CPL_OK && transfer->way != CPLI_PULL)
+        status = finish_messages(me, mine);
     mine->transfer = NULL;
     return status;
 }

@@ -140,7 +140,8 @@ cpl_status cpli_group_receive(cpli_group *me, cpli_batch *batch, int peer,
     return CPL_OK;
 }
 
-static cpl_status fail_sizes(cpli_group *me, const cpli_batch *batch, int peer)
+cpl_status cpli_group_fail_sizes(cpli_group *me, const cpli_batch *batch,
+                                 int peer)
 {
     if (peer == CPLI_ANYBODY)
         return cpli_group_fail(me, CPL_MISMATCH,
@@ -165,12 +166,12 @@ static cpl_status look_at(cpli_group *me, const cpli_batch *batch,
     cpl_status status =
         cpli_wire_test(&ticket->request, &ticket->is_done, &arrival);
     if (status == CPL_MISMATCH)
-        return fail_sizes(me, batch, ticket->peer);
+        return cpli_group_fail_sizes(me, batch, ticket->peer);
     if (status != CPL_OK)
         return cpli_group_fail_with(me, status);
     if (ticket->is_done && ticket->is_receive && ticket->bytes >= 0 &&
         arrival.bytes != (size_t)ticket->bytes)
-        return fail_sizes(me, batch, ticket->peer);
+        return cpli_group_fail_sizes(me, batch, ticket->peer);
     return CPL_OK;
 }
 
@@ -268,11 +269,13 @@ static bool pending(cpli_batch *batch, bool cancels, bool receives_only)
 static bool any_pending(cpli_group *me, bool cancels, bool receives_only)
 {
     bool is_pending = pending(&me->meeting, cancels, receives_only);
-    for (int i = 0; i < CPLI_IN_FLIGHT; i++)
-        if (me->crossings[i].transfer != NULL)
-            is_pending =
-                pending(&me->crossings[i].batch, cancels, receives_only) ||
-                is_pending;
+    for (int i = 0; i < CPLI_IN_FLIGHT; i++) {
+        cpli_crossing *crossing = &me->crossings[i];
+        if (crossing->transfer == NULL)
+            continue;
+        is_pending |= pending(&crossing->batch, cancels, receives_only);
+        is_pending |= pending(&crossing->heads, cancels, receives_only);
+    }
     return is_pending;
 }
 

@@ -13,6 +13,7 @@
 
 #include "comm.h"
 #include "processes.h"
+#include "windows.h"
 #include "wire.h"
 
 /* What goes through a group's channel, by tag. */
@@ -20,7 +21,8 @@ enum {
     CPLI_TAG_CALL, /* in which collective a rank is */
     CPLI_TAG_DATA, /* of a gather or a sum */
     CPLI_TAG_PLAIN,
-    CPLI_TAG_TRANSFERS, /* the first of CPLI_TAGS for messages */
+    CPLI_TAG_TRANSFERS, /* the first of CPLI_TAGS for what a sender sends, and
+                           of as many for what the receiver answers */
     CPLI_TAGS = 4096    /* transfers of a pair until a tag comes again */
 };
 
@@ -84,8 +86,11 @@ typedef struct cpli_crossing {
     int64_t number;
     bool is_done; /* an earlier finish carried it out on the way */
     cpli_batch batch;
-    int64_t *blocks; /* of an all-to-all: four numbers a rank */
-    int *ints;       /* the same for MPI */
+    int64_t *blocks;  /* of an all-to-all: four numbers a rank */
+    int *ints;        /* the same for MPI */
+    cpli_batch heads; /* of a pull, by sender */
+    struct cpli_head_of_pull *heads_in; /* then as many that go out */
+    char nothing;                       /* what an acknowledgement says */
 } cpli_crossing;
 
 struct cpli_group {
@@ -115,6 +120,10 @@ struct cpli_group {
     int64_t n_started;
     uint32_t *n_to; /* by rank: transfers started that send to it */
     uint32_t *n_from;
+
+    bool pulls; /* all ranks reach each other's memory */
+    cpli_windows windows;
+    cpli_neighbour *neighbours; /* by rank */
 };
 
 /* Waits until all messages of the batch are done. On failure the whole group
@@ -134,6 +143,10 @@ cpl_status cpli_group_fail(cpli_group *me, cpl_status status,
 
 /* The same for a failure that has its sentence in cpl_last_error. */
 cpl_status cpli_group_fail_with(cpli_group *me, cpl_status status);
+
+/* The same because pieces of a batch from `peer` are not what I expect. */
+cpl_status cpli_group_fail_sizes(cpli_group *me, const cpli_batch *batch,
+                                 int peer);
 
 /* Starts a message and puts its tickets into the batch, which has room for
  * them: one a part. */
@@ -173,5 +186,11 @@ cpl_status cpli_group_plain(cpl_comm *comm, const void *src, const size_t *to,
 cpl_status cpli_crossing_reserve(cpl_comm *comm, const cpli_transfer *transfer);
 cpl_status cpli_crossing_start(cpl_comm *comm, const cpli_transfer *transfer);
 cpl_status cpli_crossing_finish(cpl_comm *comm, const cpli_transfer *transfer);
+
+/* Pulls: started like any transfer, then carried out in the order of starts. */
+cpl_status cpli_pull_start(cpli_group *me, cpli_crossing *crossing);
+cpl_status cpli_pull_until(cpli_group *me, int64_t number);
+/* The room that the heads of a transfer need in a group of `size`. */
+size_t cpli_pull_heads_bytes(int size);
 
 #endif

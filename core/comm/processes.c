@@ -8,23 +8,29 @@
  * a fresh copy of it for its own. That copy, and the memory of a group that
  * failed, are given up at a later joining, when all its ranks have come out.
  */
+#define _POSIX_C_SOURCE 200809L
 #include "group.h"
 #include "letters.h"
 
-#include <stdio.h>
+#include <unistd.h>
 
 /* What the ranks of a group tell each other when they join. */
 typedef struct cpli_card {
     int64_t status;
     int64_t number;
     int64_t last_failed;
+    int64_t pid;
+    int64_t secret;   /* which lies ... */
+    cpli_spot window; /* ... here */
 } cpli_card;
 
 typedef struct cpli_assembly {
     cpli_channel *channel; /* NULL: nobody has joined it yet */
     cpli_channel *last;    /* that of the last group; NULL: there was none */
     bool last_failed;
-    cpli_card *cards; /* by rank */
+    cpli_windows last_windows; /* of a group that failed */
+    cpli_card *cards;          /* by rank */
+    int64_t *reaches;          /* by rank: whether it reaches all others */
 } cpli_assembly;
 
 struct cpli_processes {
@@ -33,14 +39,34 @@ struct cpli_processes {
     cpli_ear ear;
     cpli_assembly *assemblies; /* by number of ranks */
     int64_t n_groups;
+    cpli_windows windows; /* what a probe looks for */
+    cpli_spot window;
+    int64_t secret;
+    int64_t pid;
     int rank;
     int size;
 };
 
 /* ---- starting and ending ---- */
 
+/* Puts something into a window for others to find; where windows can not be
+ * made they will not find it. */
+static void lay_out(cpli_processes *all)
+{
+    void *memory = NULL;
+    uint64_t key = cpl_random_key((uint64_t)all->pid, "secret");
+    double now = cpl_clock();
+    all->secret = (int64_t)cpl_random_bits(key, cpl_hash(0, &now, sizeof now));
+    if (cpli_windows_alloc(&all->windows, sizeof all->secret, &memory) ==
+        CPL_OK)
+        memcpy(memory, &all->secret, sizeof all->secret);
+    all->window = cpli_windows_spot(&all->windows, memory);
+}
+
 static cpl_status open_channels(cpli_processes *all)
 {
+    all->pid = getpid();
+    lay_out(all);
     CPL_TRY(CPL_ALLOC(all->size + 1, &all->assemblies));
     CPL_TRY(cpli_wire_copy(all->channel, &all->letters.channel));
     CPL_TRY(cpli_wire_copy(all->channel, &all->ear.channel));
@@ -48,7 +74,7 @@ static cpl_status open_channels(cpli_processes *all)
                              sizeof all->ear.heard, &all->ear.request);
 }
 
-static cpl_status open(cpli_processes **out)
+static cpl_status open_all(cpli_processes **out)
 {
     cpli_processes *all;
     CPL_TRY(CPL_ALLOC(1, &all));
@@ -85,7 +111,7 @@ static void drain(cpli_processes *all, cpli_request *request)
     }
 }
 
-static void close(cpli_processes *all)
+static void close_all(cpli_processes *all)
 {
     cpli_request barrier;
     if (all == NULL)
@@ -97,10 +123,13 @@ static void close(cpli_processes *all)
     cpli_wire_cancel(&all->ear.request);
     for (int n = 0; n <= all->size; n++) {
         cpli_assembly *assembly = &all->assemblies[n];
+        cpli_windows_destroy(&assembly->last_windows);
         cpli_free(assembly->cards);
+        cpli_free(assembly->reaches);
         cpli_wire_leak(assembly->channel);
         cpli_wire_leak(assembly->last);
     }
+    cpli_windows_destroy(&all->windows);
     cpli_wire_leak(all->ear.channel);
     cpli_wire_leak(all->letters.channel);
     cpli_wire_leak(all->channel);
@@ -153,13 +182,32 @@ static cpl_status receive(cpli_processes *all, double patience_s,
 
 static bool offers(const cpl_comm *comm, cpli_way way)
 {
-    (void)comm;
-    return way != CPLI_PULL;
+    return way != CPLI_PULL || ((const cpli_group *)comm)->pulls;
+}
+
+/* Windows where they serve, else the heap. */
+static cpl_status alloc(cpl_comm *comm, size_t bytes, void **out)
+{
+    cpli_group *group = (cpli_group *)comm;
+    if (!group->pulls)
+        return cpli_alloc(bytes, 1, out);
+    return cpli_windows_alloc(&group->windows, bytes, out);
+}
+
+static void free_memory(cpl_comm *comm, void *memory)
+{
+    cpli_group *group = (cpli_group *)comm;
+    if (group->pulls)
+        cpli_windows_free(&group->windows, memory);
+    else
+        cpli_free(memory);
 }
 
 static const cpli_comm_ops group_ops = {
     .name = "mpi",
     .offers = offers,
+    .alloc = alloc,
+    .free = free_memory,
     .reserve = cpli_crossing_reserve,
     .start = cpli_crossing_start,
     .finish = cpli_crossing_finish,
@@ -173,8 +221,12 @@ static cpl_status take_crossings(cpli_group *group)
 {
     int n = group->comm.size;
     for (int i = 0; i < CPLI_IN_FLIGHT; i++) {
-        CPL_TRY(CPL_ALLOC(4 * n, &group->crossings[i].blocks));
-        CPL_TRY(CPL_ALLOC(4 * n, &group->crossings[i].ints));
+        cpli_crossing *crossing = &group->crossings[i];
+        CPL_TRY(CPL_ALLOC(4 * n, &crossing->blocks));
+        CPL_TRY(CPL_ALLOC(4 * n, &crossing->ints));
+        CPL_TRY(CPL_ALLOC(n, &crossing->heads.tickets));
+        CPL_TRY(cpli_alloc(cpli_pull_heads_bytes(n), 1,
+                           (void **)&crossing->heads_in));
     }
     return CPL_OK;
 }
@@ -190,6 +242,7 @@ static cpl_status take_memory(cpli_group *group)
     CPL_TRY(CPL_ALLOC(cpli_group_sums_bytes(n), &group->sums));
     CPL_TRY(CPL_ALLOC(n, &group->n_to));
     CPL_TRY(CPL_ALLOC(n, &group->n_from));
+    CPL_TRY(CPL_ALLOC(n, &group->neighbours));
     return take_crossings(group);
 }
 
@@ -201,7 +254,10 @@ static void destroy_group(cpli_group *group)
         cpli_free(group->crossings[i].batch.tickets);
         cpli_free(group->crossings[i].blocks);
         cpli_free(group->crossings[i].ints);
+        cpli_free(group->crossings[i].heads.tickets);
+        cpli_free(group->crossings[i].heads_in);
     }
+    cpli_free(group->neighbours);
     cpli_free(group->n_from);
     cpli_free(group->n_to);
     cpli_free(group->sums);
@@ -232,6 +288,8 @@ static cpl_status find_assembly(cpli_processes *all, int n, cpli_assembly **out)
     cpli_assembly *assembly = &all->assemblies[n];
     if (assembly->cards == NULL)
         CPL_TRY(CPL_ALLOC(n, &assembly->cards));
+    if (assembly->reaches == NULL)
+        CPL_TRY(CPL_ALLOC(n, &assembly->reaches));
     if (assembly->channel == NULL)
         CPL_TRY(cpli_wire_first(all->channel, n, &assembly->channel));
     *out = assembly;
@@ -244,7 +302,10 @@ static cpl_status show_cards(cpli_processes *all, cpli_assembly *assembly,
 {
     cpli_card card = {.status = mine,
                       .number = all->n_groups + 1,
-                      .last_failed = assembly->last_failed};
+                      .last_failed = assembly->last_failed,
+                      .pid = all->pid,
+                      .secret = all->secret,
+                      .window = all->window};
     CPL_TRY(cpli_wire_gather(assembly->channel, &card, (int)sizeof card,
                              assembly->cards));
     all->n_groups = assembly->cards[0].number;
@@ -257,6 +318,38 @@ static cpl_status show_cards(cpli_processes *all, cpli_assembly *assembly,
                 cpl_status_text((cpl_status)assembly->cards[i].status));
     }
     return mine;
+}
+
+/* Whether I reach what a rank wrote on its card: mapped and through the kernel.
+ * Only the right process has it there. */
+static bool reach(cpli_neighbour *neighbour, const cpli_card *card)
+{
+    int64_t found = 0;
+    const int64_t *mapped = cpli_neighbour_map(neighbour, &card->window);
+    bool is_right = mapped != NULL && *mapped == card->secret &&
+                    cpli_neighbour_read(neighbour, &found, card->window.address,
+                                        sizeof found) == CPL_OK &&
+                    found == card->secret;
+    cpli_neighbour_unmap(neighbour);
+    return is_right;
+}
+
+/* Finds out whether all ranks reach all others. */
+static cpl_status probe(cpli_assembly *assembly, cpli_group *group)
+{
+    int64_t reaches = 1;
+    int n = group->comm.size;
+    for (int rank = 0; rank < n; rank++) {
+        group->neighbours[rank].pid = assembly->cards[rank].pid;
+        if (reaches != 0)
+            reaches = reach(&group->neighbours[rank], &assembly->cards[rank]);
+    }
+    CPL_TRY(cpli_wire_gather(assembly->channel, &reaches, sizeof reaches,
+                             assembly->reaches));
+    group->pulls = true;
+    for (int rank = 0; rank < n; rank++)
+        group->pulls = group->pulls && assembly->reaches[rank] != 0;
+    return CPL_OK;
 }
 
 /* All ranks of the last group have come out of it. */
@@ -284,7 +377,12 @@ static cpl_status join(cpli_processes *all, int n, double deadline_s,
     status = show_cards(all, assembly, n, status);
     if (status == CPL_OK) {
         forget_last(assembly);
+        for (int i = 1; i <= n; i++)
+            cpli_windows_destroy(&all->assemblies[i].last_windows);
         group->number = all->n_groups;
+        status = probe(assembly, group);
+    }
+    if (status == CPL_OK) {
         status = cpli_wire_copy(assembly->channel, &group->channel);
     }
     if (status != CPL_OK) {
@@ -302,6 +400,12 @@ static void part(cpl_comm *comm)
     cpli_group_listen(group);
     assembly->last = group->channel;
     assembly->last_failed = group->failed_rank >= 0;
+    if (assembly->last_failed)
+        assembly->last_windows = group->windows;
+    else
+        cpli_windows_destroy(&group->windows);
+    for (int rank = 0; rank < comm->size; rank++)
+        cpli_neighbour_unmap(&group->neighbours[rank]);
     if (cpli_group_told_all(group))
         destroy_group(group);
 }
@@ -336,8 +440,8 @@ const cpli_processes_ops *cpli_mpi_processes(void)
 {
     static const cpli_processes_ops ops = {
         .version = CPLI_PROCESSES_VERSION,
-        .open = open,
-        .close = close,
+        .open = open_all,
+        .close = close_all,
         .abort = abort_all,
         .rank = rank,
         .size = size,
