@@ -9,195 +9,25 @@
  * end badly on purpose are at the end of the table.
  */
 #define _POSIX_C_SOURCE 200809L
+#include "mpi_trial.h"
+
 #include <dlfcn.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
-#include "comm/processes.h"
-
-enum { MAX_RANKS = 16, MAX_PIECES = 400 };
-
-static const cpli_processes_ops *mpi;
-static cpli_processes *all;
-static long n_passed;
-static long n_failed;
-
-static void check(bool ok, const char *what)
-{
-    n_passed += ok;
-    n_failed += !ok;
-    if (!ok)
-        fprintf(stderr, "failed: %s, process %d of %d: %s\n", what,
-                mpi->rank(all), mpi->size(all), cpl_last_error());
-}
-
-static void check_ok(cpl_status status, const char *what)
-{
-    check(status == CPL_OK, what);
-}
-
-static void nap(double seconds)
-{
-    struct timespec time = {.tv_sec = (time_t)seconds};
-    time.tv_nsec = (long)(1e9 * (seconds - (double)time.tv_sec));
-    nanosleep(&time, NULL);
-}
-
-/* A reproducible number below n, the same on all ranks. */
-static int64_t draw(uint64_t key, int64_t i, int64_t n)
-{
-    return (int64_t)(cpl_random_bits(key, (uint64_t)i) % (uint64_t)n);
-}
-
-/* ---- transfers whose every byte is known ---- */
-
-typedef struct trial {
-    cpl_comm *comm;
-    uint64_t key;
-    int64_t pieces; /* of a pair, at most */
-    int64_t unit;   /* sizes and offsets are multiples of it */
-    bool in_windows;
-    cpli_transfer transfer;
-    cpli_piece sends[MAX_PIECES];
-    cpli_piece receives[MAX_PIECES];
-    void *src;
-    void *dst;
-    size_t src_bytes;
-    size_t dst_bytes;
-} trial;
-
-static int32_t source_word(const trial *t, int rank, int64_t offset)
-{
-    return (int32_t)(cpl_random_bits(t->key + (uint64_t)rank + 1,
-                                     (uint64_t)offset / 4) >>
-                     40);
-}
-
-/* The size of piece i between two ranks; 0: there is none. A rank in four has
- * nothing for anybody, a pair in three has nothing for each other. */
-static int64_t piece_bytes(const trial *t, int from, int to, int64_t i)
-{
-    int64_t pair = ((int64_t)from * MAX_RANKS + to) * MAX_RANKS;
-    if (draw(t->key, 1000000 + from, 4) == 0 ||
-        draw(t->key, 2000000 + pair, 3) == 0)
-        return 0;
-    if (draw(t->key, 3000000 + pair, t->pieces + 1) < i)
-        return 0;
-    return t->unit * draw(t->key, pair * 64 + i, 300);
-}
-
-/* Lists the pieces of all pairs; every rank keeps its own. */
-static void list_pieces(trial *t)
-{
-    int n = t->comm->size;
-    int mine = t->comm->rank;
-    int64_t in[MAX_RANKS] = {0};
-    for (int from = 0; from < n; from++) {
-        int64_t out = 0;
-        for (int to = 0; to < n; to++)
-            for (int64_t i = 0; i < t->pieces; i++) {
-                int64_t bytes = piece_bytes(t, from, to, i);
-                if (bytes == 0)
-                    continue;
-                if (from == mine)
-                    t->sends[t->transfer.n_sends++] =
-                        (cpli_piece){to, out, in[to], bytes};
-                if (to == mine)
-                    t->receives[t->transfer.n_receives++] =
-                        (cpli_piece){from, in[to], out, bytes};
-                out += bytes + t->unit;
-                in[to] += bytes + t->unit;
-            }
-        if (from == mine)
-            t->src_bytes = (size_t)out;
-    }
-    t->dst_bytes = (size_t)in[mine];
-}
-
-static void *take(trial *t, size_t bytes)
-{
-    void *memory = NULL;
-    cpl_comm *whose = t->in_windows ? t->comm : cpl_comm_self();
-    if (cpli_comm_alloc(whose, bytes, &memory) != CPL_OK)
-        abort();
-    return memory;
-}
-
-static void give(trial *t, void *memory)
-{
-    cpli_comm_free(t->in_windows ? t->comm : cpl_comm_self(), memory);
-}
-
-static trial *begin_trial(cpl_comm *comm, uint64_t key, cpli_way way,
-                          cpli_combine combine, bool in_windows)
-{
-    trial *t = calloc(1, sizeof *t);
-    t->comm = comm;
-    t->key = cpl_random_key(key, "trial");
-    t->pieces = way == CPLI_ALLTOALL ? 1 : 3;
-    t->unit = 4 + 4 * draw(t->key, 0, 40);
-    t->in_windows = in_windows;
-    list_pieces(t);
-    t->src = take(t, t->src_bytes);
-    t->dst = take(t, t->dst_bytes);
-    for (size_t i = 0; i < t->src_bytes / 4; i++)
-        ((int32_t *)t->src)[i] = source_word(t, comm->rank, (int64_t)i * 4);
-    for (size_t i = 0; i < t->dst_bytes / 4; i++)
-        ((int32_t *)t->dst)[i] = (int32_t)i;
-    t->transfer.src = t->src;
-    t->transfer.dst = t->dst;
-    t->transfer.sends = t->sends;
-    t->transfer.receives = t->receives;
-    t->transfer.way = way;
-    t->transfer.combine = combine;
-    t->transfer.dtype = CPL_I32;
-    check_ok(cpli_transfer_reserve(comm, &t->transfer), "reserve");
-    return t;
-}
-
-static bool is_right(const trial *t)
-{
-    const int32_t *dst = t->dst;
-    int64_t expected = 0; /* the next word that no piece has reached yet */
-    for (int64_t i = 0; i < t->transfer.n_receives; i++) {
-        const cpli_piece *piece = &t->receives[i];
-        for (; expected < piece->offset / 4; expected++)
-            if (dst[expected] != (int32_t)expected)
-                return false;
-        for (; expected < (piece->offset + piece->bytes) / 4; expected++) {
-            int32_t word =
-                source_word(t, piece->peer,
-                            piece->peer_offset + expected * 4 - piece->offset);
-            if (t->transfer.combine == CPLI_ADD)
-                word += (int32_t)expected;
-            if (dst[expected] != word)
-                return false;
-        }
-    }
-    for (; expected < (int64_t)t->dst_bytes / 4; expected++)
-        if (dst[expected] != (int32_t)expected)
-            return false;
-    return true;
-}
-
-static void end_trial(trial *t)
-{
-    give(t, t->src);
-    give(t, t->dst);
-    free(t);
-}
+/* ---- transfers ---- */
 
 static void try_once(cpl_comm *comm, uint64_t key, cpli_way way,
                      cpli_combine combine, bool in_windows)
 {
     trial *t = begin_trial(comm, key, way, combine, in_windows);
+    cpl_memory_stats before, after;
+    cpl_memory(&before);
     check_ok(cpli_transfer_start(comm, &t->transfer), "start");
     check_ok(cpli_transfer_finish(comm, &t->transfer), "finish");
+    cpl_memory(&after);
     check(is_right(t), "the bytes of a transfer");
+    check(before.n_allocations == after.n_allocations, "no memory is taken");
     end_trial(t);
 }
 
@@ -234,6 +64,7 @@ static void try_transfers(cpl_comm *comm)
         if (pulls) {
             try_once(comm, key, CPLI_PULL, CPLI_COPY, in_windows);
             try_once(comm, key, CPLI_PULL, CPLI_ADD, in_windows);
+            try_once(comm, key, CPLI_PULL, CPLI_SWAP, in_windows);
         }
     }
     try_in_flight(comm, 100, true);
@@ -305,6 +136,54 @@ static void try_collectives(cpl_comm *comm)
     check(cpl_comm_agree(comm, CPL_OK) == CPL_OK, "agreeing");
 }
 
+/* Blocks of the transport's memory, taken and given back in any order. */
+static void try_memory(cpl_comm *comm)
+{
+    enum { N = 64, ROUNDS = 1000 };
+    uint8_t *blocks[N] = {0};
+    size_t sizes[N] = {0};
+    bool right = true;
+    cpl_memory_stats before, after;
+    cpl_memory(&before);
+    for (int64_t i = 0; i < ROUNDS + N; i++) {
+        int64_t at = i < ROUNDS ? draw(11, i, N) : i - ROUNDS;
+        for (size_t j = 0; j < sizes[at]; j++)
+            right = right && blocks[at][j] == (uint8_t)at + 1;
+        cpli_comm_free(comm, blocks[at]);
+        blocks[at] = NULL;
+        sizes[at] = 0;
+        if (i >= ROUNDS || draw(12, i, 3) == 0)
+            continue;
+        sizes[at] = (size_t)draw(13, i, 100000);
+        check_ok(cpli_comm_alloc(comm, sizes[at], (void **)&blocks[at]),
+                 "memory");
+        right = right && (uintptr_t)blocks[at] % 64 == 0;
+        for (size_t j = 0; j < sizes[at]; j++)
+            right = right && blocks[at][j] == 0;
+        memset(blocks[at], (int)at + 1, sizes[at]);
+    }
+    check(right, "blocks are zeroed, aligned and nobody else's");
+    cpl_memory(&after);
+    check(before.live_bytes == after.live_bytes &&
+              before.live_blocks == after.live_blocks,
+          "what is given back is counted out");
+}
+
+static void try_no_memory(cpl_comm *comm)
+{
+    void *memory = &memory;
+    cpl_memory_fail_after(0);
+    check(cpli_comm_alloc(comm, 64, &memory) == CPL_MEMORY, "no memory");
+    cpl_memory_fail_after(-1);
+    check(cpli_comm_alloc(comm, SIZE_MAX / 8, &memory) == CPL_MEMORY &&
+              memory == (void *)&memory,
+          "more than there is");
+    check_ok(cpli_comm_alloc(comm, 100 << 20, &memory), "a large block");
+    check(((char *)memory)[(100 << 20) - 1] == 0, "its last byte");
+    if (comm->rank == 0)
+        cpli_comm_free(comm, memory); /* the others': freed with the group */
+}
+
 /* What cpl_comm_plain_exchange promises. */
 static void try_plain(cpl_comm *comm)
 {
@@ -351,6 +230,8 @@ static void whole_job(cpl_comm *comm)
     try_collectives(comm);
     try_transfers(comm);
     try_plain(comm);
+    try_memory(comm);
+    try_no_memory(comm);
     check(mpi->failed(comm) == -1 && mpi->message(comm)[0] == '\0',
           "nobody failed");
 }
@@ -492,6 +373,8 @@ static void mismatch_job(cpl_comm *comm)
         expect_end(comm, cpl_comm_sum(comm, data, 2, CPL_F64));
 }
 
+static cpli_way size_way;
+
 static void size_job(cpl_comm *comm)
 {
     static int64_t from[] = {80, 40, 20000, 4000000};
@@ -503,7 +386,7 @@ static void size_job(cpl_comm *comm)
                               .dst = memory,
                               .sends = &piece,
                               .receives = &piece,
-                              .way = CPLI_MESSAGES};
+                              .way = size_way};
     transfer.n_sends = comm->rank == 0;
     transfer.n_receives = comm->rank == 1;
     piece.bytes = comm->rank == 0 ? from[turn % 4] : to[turn % 4];
@@ -526,9 +409,42 @@ static void the_ranks_differ(void)
     expected = "mpi: rank 1 expects other pieces in transfer 1 than rank 0 "
                "sends: the ranks made different collective calls";
     culprit = 1;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 8; i++) {
+        size_way = i < 4 ? CPLI_MESSAGES : CPLI_PULL;
         run_job(2, 20, size_job);
+    }
     run_job(mpi->size(all), 20, whole_job);
+}
+
+static void empty_job(cpl_comm *comm)
+{
+    (void)comm;
+}
+
+/* Joins with no memory on one rank: all fail or none. */
+static void a_join_fails(void)
+{
+    int n = mpi->size(all);
+    cpl_status status = CPL_MEMORY;
+    int n_tries = 0;
+    for (; status == CPL_MEMORY && n_tries < 500; n_tries++) {
+        cpl_comm *comm = NULL;
+        if (mpi->rank(all) == n - 1)
+            cpl_memory_fail_after(n_tries);
+        status = mpi->join(all, n, 20, &comm);
+        cpl_memory_fail_after(-1);
+        check((status == CPL_OK) == (comm != NULL), "out only on success");
+        if (status == CPL_OK) {
+            check_ok(cpl_comm_barrier(comm), "barrier");
+            mpi->leave(comm);
+            mpi->part(comm);
+        }
+    }
+    check(status == CPL_OK && n_tries > 5, "memory runs out at many places");
+    run_job(n, 20, whole_job);
+    cpl_comm *comm = NULL;
+    check(mpi->join(all, n + 1, 20, &comm) == CPL_INVALID, "too many");
+    run_job(n, 20, empty_job);
 }
 
 static void never_job(cpl_comm *comm)
@@ -619,6 +535,89 @@ static void measure_latency(void)
     run_job(mpi->size(all), 20, latency_job);
 }
 
+/* ---- speed ---- */
+
+enum { SPEED_BYTES = 64 << 20, SPEED_ROUNDS = 9 };
+
+typedef struct race {
+    cpl_comm *comm;
+    cpli_transfer transfer;
+    cpli_piece sends[MAX_RANKS], receives[MAX_RANKS];
+    size_t counts[MAX_RANKS];
+    double seconds[4][SPEED_ROUNDS];
+} race;
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void run_once(race *r, int contestant)
+{
+    size_t bytes = (size_t)SPEED_BYTES * (size_t)(r->comm->size - 1);
+    if (contestant == 0) {
+        cpl_comm_plain_exchange(r->comm, r->transfer.src, r->counts,
+                                r->transfer.dst, r->counts);
+    } else if (contestant == 1) {
+        memcpy(r->transfer.dst, r->transfer.src, bytes);
+    } else {
+        r->transfer.way = contestant == 2 ? CPLI_MESSAGES : CPLI_PULL;
+        check_ok(cpli_transfer_start(r->comm, &r->transfer), "start");
+        check_ok(cpli_transfer_finish(r->comm, &r->transfer), "finish");
+    }
+}
+
+/* 64 MiB between all pairs, in turn by every means. */
+static void race_job(cpl_comm *comm)
+{
+    static const char *const who[] = {"plain", "memcpy", "messages", "pull"};
+    race *r = calloc(1, sizeof *r);
+    size_t bytes = (size_t)SPEED_BYTES * (size_t)(comm->size - 1);
+    r->comm = comm;
+    for (int peer = 0, n = 0; peer < comm->size; peer++) {
+        if (peer == comm->rank)
+            continue;
+        int64_t theirs = comm->rank - (comm->rank > peer);
+        r->sends[n] = r->receives[n] = (cpli_piece){
+            peer, (int64_t)n * SPEED_BYTES, theirs * SPEED_BYTES, SPEED_BYTES};
+        r->counts[peer] = SPEED_BYTES;
+        r->transfer.n_sends = r->transfer.n_receives = ++n;
+    }
+    r->transfer.sends = r->sends;
+    r->transfer.receives = r->receives;
+    void *src = NULL, *dst = NULL;
+    check_ok(cpli_comm_alloc(comm, bytes, &src), "memory");
+    check_ok(cpli_comm_alloc(comm, bytes, &dst), "memory");
+    r->transfer.src = src;
+    r->transfer.dst = dst;
+    for (int round = -1; round < SPEED_ROUNDS; round++)
+        for (int i = 0; i < 4; i++) {
+            cpl_comm_barrier(comm);
+            double since = cpl_clock();
+            run_once(r, i);
+            double seconds = cpl_clock() - since;
+            check_ok(cpl_comm_max(comm, &seconds, 1), "max");
+            if (round >= 0)
+                r->seconds[i][round] = seconds;
+        }
+    for (int i = 0; i < 4; i++)
+        qsort(r->seconds[i], SPEED_ROUNDS, sizeof(double), by_size);
+    for (int i = 0; i < 4 && comm->rank == 0; i++)
+        printf("%-8s %8.2f ms (%.2f..%.2f), %5.2f GB/s a rank, %.2f of plain\n",
+               who[i], 1e3 * r->seconds[i][SPEED_ROUNDS / 2],
+               1e3 * r->seconds[i][0], 1e3 * r->seconds[i][SPEED_ROUNDS - 1],
+               1e-9 * (double)bytes / r->seconds[i][SPEED_ROUNDS / 2],
+               r->seconds[0][SPEED_ROUNDS / 2] /
+                   r->seconds[i][SPEED_ROUNDS / 2]);
+    free(r);
+}
+
+static void measure_speed(void)
+{
+    run_job(mpi->size(all), 20, race_job);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -626,6 +625,7 @@ static const struct {
     {"well", all_is_well},         {"fails", a_rank_fails},
     {"leaves", a_rank_leaves},     {"differ", the_ranks_differ},
     {"never", a_rank_never_comes}, {"latency", measure_latency},
+    {"speed", measure_speed},      {"memory", a_join_fails},
     {"dies", a_rank_dies},         {"aborts", one_aborts},
 };
 
