@@ -11,7 +11,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "mpi_trial.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -203,25 +202,6 @@ static void try_plain(cpl_comm *comm)
         for (int i = 0; rank != comm->rank && i < (comm->rank + rank) % 5; i++)
             right = right && dst[n++] == rank * 100 + comm->rank;
     check(right, "the bytes of a plain exchange");
-}
-
-/* ---- jobs ---- */
-
-typedef void job(cpl_comm *comm);
-
-/* Runs a job on the first n processes. */
-static void run_job(int n, double deadline_s, job *run)
-{
-    cpl_comm *comm;
-    if (mpi->rank(all) >= n)
-        return;
-    cpl_status status = mpi->join(all, n, deadline_s, &comm);
-    check_ok(status, "join");
-    if (status != CPL_OK)
-        return;
-    run(comm);
-    mpi->leave(comm);
-    mpi->part(comm);
 }
 
 static void whole_job(cpl_comm *comm)
@@ -489,181 +469,22 @@ static void one_aborts(void)
     run_job(mpi->size(all), 20, whole_job); /* never complete */
 }
 
-static void measure_waiting(void)
-{
-    if (mpi->rank(all) == 0) {
-        nap(2);
-        for (int rank = 1; rank < mpi->size(all); rank++)
-            post(rank, 1, 8);
-        return;
-    }
-    double cpu = cpl_thread_clock();
-    expect_letter(0, 1, 8);
-    printf("process %d: %.1f %% CPU in a wait of 2 s for a letter\n",
-           mpi->rank(all), 50 * (cpl_thread_clock() - cpu));
-}
-
-static void latency_job(cpl_comm *comm)
-{
-    enum { N = 20000 };
-    double data = 1;
-    for (int i = 0; i < N / 10; i++)
-        cpl_comm_barrier(comm);
-    double since = cpl_clock();
-    for (int i = 0; i < N; i++)
-        cpl_comm_barrier(comm);
-    double barrier = cpl_clock() - since;
-    since = cpl_clock();
-    for (int i = 0; i < N; i++)
-        cpl_comm_sum(comm, &data, 1, CPL_F64);
-    if (comm->rank == 0)
-        printf("%d ranks: barrier %.2f us, sum of 1 %.2f us\n", comm->size,
-               1e6 * barrier / N, 1e6 * (cpl_clock() - since) / N);
-    check_ok(cpl_comm_barrier(comm), "barrier");
-    if (comm->rank == 0)
-        nap(2);
-    double cpu = cpl_thread_clock();
-    check_ok(cpl_comm_barrier(comm), "barrier");
-    if (comm->rank != 0)
-        printf("rank %d: %.1f %% CPU in a wait of 2 s for a rank\n", comm->rank,
-               50 * (cpl_thread_clock() - cpu));
-}
-
-static void measure_latency(void)
-{
-    measure_waiting();
-    run_job(mpi->size(all), 20, latency_job);
-}
-
-/* ---- speed ---- */
-
-enum { SPEED_BYTES = 64 << 20, SPEED_ROUNDS = 9 };
-
-typedef struct race {
-    cpl_comm *comm;
-    cpli_transfer transfer;
-    cpli_piece sends[MAX_RANKS], receives[MAX_RANKS];
-    size_t counts[MAX_RANKS];
-    double seconds[4][SPEED_ROUNDS];
-} race;
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void run_once(race *r, int contestant)
-{
-    size_t bytes = (size_t)SPEED_BYTES * (size_t)(r->comm->size - 1);
-    if (contestant == 0) {
-        cpl_comm_plain_exchange(r->comm, r->transfer.src, r->counts,
-                                r->transfer.dst, r->counts);
-    } else if (contestant == 1) {
-        memcpy(r->transfer.dst, r->transfer.src, bytes);
-    } else {
-        r->transfer.way = contestant == 2 ? CPLI_MESSAGES : CPLI_PULL;
-        check_ok(cpli_transfer_start(r->comm, &r->transfer), "start");
-        check_ok(cpli_transfer_finish(r->comm, &r->transfer), "finish");
-    }
-}
-
-/* 64 MiB between all pairs, in turn by every means. */
-static void race_job(cpl_comm *comm)
-{
-    static const char *const who[] = {"plain", "memcpy", "messages", "pull"};
-    race *r = calloc(1, sizeof *r);
-    size_t bytes = (size_t)SPEED_BYTES * (size_t)(comm->size - 1);
-    r->comm = comm;
-    for (int peer = 0, n = 0; peer < comm->size; peer++) {
-        if (peer == comm->rank)
-            continue;
-        int64_t theirs = comm->rank - (comm->rank > peer);
-        r->sends[n] = r->receives[n] = (cpli_piece){
-            peer, (int64_t)n * SPEED_BYTES, theirs * SPEED_BYTES, SPEED_BYTES};
-        r->counts[peer] = SPEED_BYTES;
-        r->transfer.n_sends = r->transfer.n_receives = ++n;
-    }
-    r->transfer.sends = r->sends;
-    r->transfer.receives = r->receives;
-    void *src = NULL, *dst = NULL;
-    check_ok(cpli_comm_alloc(comm, bytes, &src), "memory");
-    check_ok(cpli_comm_alloc(comm, bytes, &dst), "memory");
-    r->transfer.src = src;
-    r->transfer.dst = dst;
-    for (int round = -1; round < SPEED_ROUNDS; round++)
-        for (int i = 0; i < 4; i++) {
-            cpl_comm_barrier(comm);
-            double since = cpl_clock();
-            run_once(r, i);
-            double seconds = cpl_clock() - since;
-            check_ok(cpl_comm_max(comm, &seconds, 1), "max");
-            if (round >= 0)
-                r->seconds[i][round] = seconds;
-        }
-    for (int i = 0; i < 4; i++)
-        qsort(r->seconds[i], SPEED_ROUNDS, sizeof(double), by_size);
-    for (int i = 0; i < 4 && comm->rank == 0; i++)
-        printf("%-8s %8.2f ms (%.2f..%.2f), %5.2f GB/s a rank, %.2f of plain\n",
-               who[i], 1e3 * r->seconds[i][SPEED_ROUNDS / 2],
-               1e3 * r->seconds[i][0], 1e3 * r->seconds[i][SPEED_ROUNDS - 1],
-               1e-9 * (double)bytes / r->seconds[i][SPEED_ROUNDS / 2],
-               r->seconds[0][SPEED_ROUNDS / 2] /
-                   r->seconds[i][SPEED_ROUNDS / 2]);
-    free(r);
-}
-
-static void measure_speed(void)
-{
-    run_job(mpi->size(all), 20, race_job);
-}
-
 static const struct {
     const char *name;
     void (*run)(void);
 } scenarios[] = {
     {"well", all_is_well},         {"fails", a_rank_fails},
     {"leaves", a_rank_leaves},     {"differ", the_ranks_differ},
-    {"never", a_rank_never_comes}, {"latency", measure_latency},
-    {"speed", measure_speed},      {"memory", a_join_fails},
+    {"never", a_rank_never_comes}, {"memory", a_join_fails},
     {"dies", a_rank_dies},         {"aborts", one_aborts},
 };
 
-static void open_plug_in(const char *program)
-{
-    char path[4096];
-    const char *slash = strrchr(program, '/');
-    int length = slash == NULL ? 0 : (int)(slash - program) + 1;
-    snprintf(path, sizeof path, "%.*slibcplab_mpi.so", length, program);
-    void *plug_in = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (plug_in == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(3);
-    }
-    const cpli_processes_ops *(*find)(void);
-    *(void **)&find = dlsym(plug_in, "cpli_mpi_processes");
-    mpi = find();
-}
-
 int main(int n, char **arguments)
 {
+    const char *name = n > 1 ? arguments[1] : "";
     open_plug_in(arguments[0]);
-    if (mpi->version != CPLI_PROCESSES_VERSION || mpi->open(&all) != CPL_OK) {
-        fprintf(stderr, "%s\n", cpl_last_error());
-        return 3;
-    }
-    size_t n_scenarios = sizeof scenarios / sizeof scenarios[0];
-    for (size_t i = 0; i < n_scenarios; i++)
-        if (n > 1 && strcmp(arguments[1], scenarios[i].name) == 0)
+    for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++)
+        if (strcmp(name, scenarios[i].name) == 0)
             scenarios[i].run();
-    bool is_first = mpi->rank(all) == 0;
-    mpi->close(all);
-    cpl_memory_stats memory;
-    cpl_memory(&memory);
-    if (memory.live_blocks != 0)
-        fprintf(stderr, "failed: %lld blocks of %lld bytes left\n",
-                (long long)memory.live_blocks, (long long)memory.live_bytes);
-    if (is_first)
-        printf("%ld checks passed\n", n_passed);
-    return n_failed > 0 || memory.live_blocks != 0;
+    return end();
 }

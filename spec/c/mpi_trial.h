@@ -1,45 +1,13 @@
 /*
- * mpi_trial.h: for mpi_driver.c: counted checks, and transfers whose every byte
- * is known. All ranks draw the same pieces from a key, so that each knows what
- * the others send.
+ * mpi_trial.h: for mpi_driver.c: transfers whose every byte is known. All ranks
+ * draw the same pieces from a key, so that each knows what the others send.
  */
 #ifndef MPI_TRIAL_H
 #define MPI_TRIAL_H
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#include "mpi_open.h"
 
-#include "comm/comm.h"
-#include "comm/processes.h"
-
-enum { MAX_RANKS = 16, MAX_PIECES = 400 };
-
-static const cpli_processes_ops *mpi;
-static cpli_processes *all;
-static long n_passed;
-static long n_failed;
-
-static void check(bool ok, const char *what)
-{
-    n_passed += ok;
-    n_failed += !ok;
-    if (!ok)
-        fprintf(stderr, "failed: %s, process %d of %d: %s\n", what,
-                mpi->rank(all), mpi->size(all), cpl_last_error());
-}
-
-static void check_ok(cpl_status status, const char *what)
-{
-    check(status == CPL_OK, what);
-}
-
-static void nap(double seconds)
-{
-    struct timespec time = {.tv_sec = (time_t)seconds};
-    time.tv_nsec = (long)(1e9 * (seconds - (double)time.tv_sec));
-    nanosleep(&time, NULL);
-}
+enum { MAX_PIECES = 400 };
 
 /* A reproducible number below n, the same on all ranks. */
 static int64_t draw(uint64_t key, int64_t i, int64_t n)
@@ -134,7 +102,6 @@ static void list_swaps(trial *t)
                 at[b] += bytes + t->unit;
             }
     t->transfer.n_receives = t->transfer.n_sends;
-    memcpy(t->receives, t->sends, sizeof t->sends);
     t->src_bytes = (size_t)at[mine];
 }
 
@@ -174,7 +141,7 @@ static trial *begin_trial(cpl_comm *comm, uint64_t key, cpli_way way,
     t->transfer.src = t->src;
     t->transfer.dst = t->dst;
     t->transfer.sends = t->sends;
-    t->transfer.receives = t->receives;
+    t->transfer.receives = combine == CPLI_SWAP ? t->sends : t->receives;
     t->transfer.way = way;
     t->transfer.combine = combine;
     t->transfer.dtype = CPL_I32;
@@ -197,7 +164,7 @@ static bool is_right(const trial *t)
     int64_t n_words = (int64_t)(swaps ? t->src_bytes : t->dst_bytes) / 4;
     int64_t expected = 0; /* the next word that no piece has reached yet */
     for (int64_t i = 0; i < t->transfer.n_receives; i++) {
-        const cpli_piece *piece = &t->receives[i];
+        const cpli_piece *piece = &t->transfer.receives[i];
         for (; expected < piece->offset / 4; expected++)
             if (dst[expected] != old_word(t, expected))
                 return false;
