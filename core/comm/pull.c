@@ -31,13 +31,12 @@ static uint64_t mix(uint64_t hash, int64_t value)
 
 /* What both sides know about the pieces first .. end - 1, by their places in
  * the sender's memory. */
-static head_of_pull describe(const cpli_transfer *transfer,
-                             const cpli_piece *pieces, int64_t first,
-                             int64_t end)
+static head_of_pull describe(const cpli_transfer *transfer, bool is_send,
+                             int64_t first, int64_t end)
 {
+    const cpli_piece *pieces = is_send ? transfer->sends : transfer->receives;
     head_of_pull head = {.n = end - first,
                          .swaps = transfer->combine == CPLI_SWAP};
-    bool is_send = pieces == transfer->sends;
     for (int64_t i = first; i < end; i++) {
         head.hash =
             mix(head.hash, is_send ? pieces[i].offset : pieces[i].peer_offset);
@@ -91,7 +90,7 @@ static cpl_status send_heads(cpli_group *me, cpli_crossing *crossing)
         if (peer == me->comm.rank)
             continue;
         head_of_pull *head = &crossing->heads_in[me->comm.size + n++];
-        *head = describe(transfer, sends, i, end);
+        *head = describe(transfer, true, i, end);
         head->src = src;
         head->count = ++me->n_to[peer];
         CPL_TRY(cpli_group_send(me, &crossing->batch, peer,
@@ -192,7 +191,7 @@ static cpl_status take(cpli_group *me, cpli_crossing *crossing, int64_t i,
                       .number = crossing->number};
     CPL_TRY(cpli_group_wait(me, &one));
     const head_of_pull *theirs = &crossing->heads_in[i];
-    head_of_pull mine = describe(transfer, transfer->receives, first, end);
+    head_of_pull mine = describe(transfer, false, first, end);
     if (mine.n != theirs->n || mine.hash != theirs->hash ||
         mine.swaps != theirs->swaps)
         return cpli_group_fail_sizes(me, &crossing->batch, peer);
