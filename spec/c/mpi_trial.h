@@ -85,7 +85,9 @@ static void list_swaps(trial *t)
 {
     int n = t->comm->size;
     int mine = t->comm->rank;
-    int64_t at[MAX_RANKS] = {0};
+    int64_t at[MAX_RANKS];
+    for (int rank = 0; rank < n; rank++)
+        at[rank] = rank * t->unit; /* other places on the two sides */
     for (int a = 0; a < n; a++)
         for (int b = a + 1; b < n; b++)
             for (int64_t i = 0; i < t->pieces; i++) {
