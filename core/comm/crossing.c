@@ -159,7 +159,7 @@ static cpl_status start_all_to_all(cpli_group *me, cpli_crossing *crossing)
     cpli_ticket *ticket = &crossing->batch.tickets[0];
     *ticket = (cpli_ticket){.peer = CPLI_ANYBODY};
     if (status == CPL_OK)
-        status = cpli_wire_all_to_all(me->channel, &blocks, &ticket->request);
+        status = cpli_wire_all_to_all(&me->channel, &blocks, &ticket->request);
     if (status != CPL_OK)
         return cpli_group_fail_with(me, status);
     crossing->batch.n = 1;
@@ -223,5 +223,6 @@ cpl_status cpli_group_plain(cpl_comm *comm, const void *src, const size_t *to,
     cpli_group *me = (cpli_group *)comm;
     cpli_group_listen(me);
     CPL_TRY(cpli_group_alive(me));
-    return cpli_wire_plain(me->channel, CPLI_TAG_PLAIN, src, to, dst, from);
+    return cpli_wire_plain(&me->channel, CPLI_TAG_PLAIN, src, to, dst, from,
+                           me->plain);
 }

@@ -59,7 +59,7 @@ void cpli_group_listen(cpli_group *me)
     while (cpli_wire_test(&ear->request, &came, &arrival) == CPL_OK && came) {
         if (ear->heard.group == me->number)
             take_news(me, arrival.from, &ear->heard);
-        if (cpli_wire_receive(ear->channel, CPLI_ANYBODY, 0, &ear->heard,
+        if (cpli_wire_receive(&ear->channel, CPLI_ANYBODY, 0, &ear->heard,
                               sizeof ear->heard, &ear->request) != CPL_OK)
             return;
     }
@@ -76,7 +76,7 @@ void cpli_group_tell(cpli_group *me, cpli_news_kind kind)
     for (int rank = 0; rank < me->comm.size; rank++) {
         cpli_ticket *ticket = &me->telling.tickets[me->telling.n];
         if (rank != me->comm.rank &&
-            cpli_wire_send(me->ear->channel, rank, 0, news, sizeof *news,
+            cpli_wire_send(&me->ear->channel, rank, 0, news, sizeof *news,
                            &ticket->request) == CPL_OK)
             me->telling.n++;
     }
@@ -113,7 +113,7 @@ cpl_status cpli_group_send(cpli_group *me, cpli_batch *batch, int peer, int tag,
     do {
         size_t part = part_of(bytes);
         cpli_ticket *ticket = new_ticket(batch, peer, part, false);
-        cpl_status status = cpli_wire_send(me->channel, peer, tag, from, part,
+        cpl_status status = cpli_wire_send(&me->channel, peer, tag, from, part,
                                            &ticket->request);
         if (status != CPL_OK)
             return not_started(me, batch, status);
@@ -130,7 +130,7 @@ cpl_status cpli_group_receive(cpli_group *me, cpli_batch *batch, int peer,
     do {
         size_t part = part_of(bytes);
         cpli_ticket *ticket = new_ticket(batch, peer, part, true);
-        cpl_status status = cpli_wire_receive(me->channel, peer, tag, to, part,
+        cpl_status status = cpli_wire_receive(&me->channel, peer, tag, to, part,
                                               &ticket->request);
         if (status != CPL_OK)
             return not_started(me, batch, status);

@@ -62,7 +62,7 @@ typedef struct cpli_news {
 
 /* Where a process hears the news of all groups; a receive is always posted. */
 typedef struct cpli_ear {
-    cpli_channel *channel;
+    cpli_channel channel;
     cpli_request request;
     cpli_news heard;
 } cpli_ear;
@@ -96,7 +96,7 @@ typedef struct cpli_crossing {
 struct cpli_group {
     cpl_comm comm; /* first: a comm of this transport is its group */
     cpli_processes *all;
-    cpli_channel *channel;
+    cpli_channel channel;
     cpli_ear *ear;
     int64_t number; /* of the group, among all that process 0 was in */
     double deadline_s;
@@ -113,7 +113,8 @@ struct cpli_group {
     int64_t n_met;
     cpli_call *calls; /* by rank */
     cpli_batch meeting;
-    char *sums; /* scratch: what others have of my slice */
+    cpli_request *plain; /* room for two a rank */
+    char *sums;          /* scratch: what others have of my slice */
 
     cpli_crossing crossings[CPLI_IN_FLIGHT];
     int64_t crossing_tickets; /* room for in each */

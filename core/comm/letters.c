@@ -46,24 +46,24 @@ static void destroy(cpli_parcel *parcel)
     cpli_free(parcel);
 }
 
-typedef cpl_status start_part(cpli_channel *channel, cpli_parcel *parcel,
+typedef cpl_status start_part(const cpli_channel *channel, cpli_parcel *parcel,
                               char *data, size_t bytes);
 
-static cpl_status send_part(cpli_channel *channel, cpli_parcel *parcel,
+static cpl_status send_part(const cpli_channel *channel, cpli_parcel *parcel,
                             char *data, size_t bytes)
 {
     return cpli_wire_send(channel, parcel->peer, TAG_BODY, data, bytes,
                           &parcel->requests[parcel->n]);
 }
 
-static cpl_status receive_part(cpli_channel *channel, cpli_parcel *parcel,
+static cpl_status receive_part(const cpli_channel *channel, cpli_parcel *parcel,
                                char *data, size_t bytes)
 {
     return cpli_wire_receive(channel, parcel->peer, TAG_BODY, data, bytes,
                              &parcel->requests[parcel->n]);
 }
 
-static cpl_status start_body(cpli_channel *channel, cpli_parcel *parcel,
+static cpl_status start_body(const cpli_channel *channel, cpli_parcel *parcel,
                              start_part *start)
 {
     size_t bytes = (size_t)parcel->head.bytes;
@@ -117,7 +117,7 @@ cpl_status cpli_letters_send(cpli_letters *letters, int to, int kind,
     if (bytes > 0)
         memcpy(parcel->body, data, bytes);
     cpl_status status =
-        cpli_wire_send(letters->channel, to, TAG_HEAD, &parcel->head,
+        cpli_wire_send(&letters->channel, to, TAG_HEAD, &parcel->head,
                        sizeof parcel->head, &parcel->requests[0]);
     if (status != CPL_OK) {
         destroy(parcel);
@@ -126,7 +126,7 @@ cpl_status cpli_letters_send(cpli_letters *letters, int to, int kind,
     parcel->n = 1;
     parcel->next = letters->outgoing;
     letters->outgoing = parcel;
-    return start_body(letters->channel, parcel, send_part);
+    return start_body(&letters->channel, parcel, send_part);
 }
 
 /* ---- in ---- */
@@ -135,7 +135,7 @@ static cpl_status expect(cpli_letters *letters)
 {
     if (letters->expects)
         return CPL_OK;
-    CPL_TRY(cpli_wire_receive(letters->channel, CPLI_ANYBODY, TAG_HEAD,
+    CPL_TRY(cpli_wire_receive(&letters->channel, CPLI_ANYBODY, TAG_HEAD,
                               &letters->head, sizeof letters->head,
                               &letters->head_request));
     letters->expects = true;
@@ -149,7 +149,7 @@ static cpl_status begin(cpli_letters *letters, int from)
     letters->expects = false;
     CPL_TRY(create(from, letters->head, &parcel));
     letters->incoming = parcel;
-    return start_body(letters->channel, parcel, receive_part);
+    return start_body(&letters->channel, parcel, receive_part);
 }
 
 static cpl_status look_for_head(cpli_letters *letters)

@@ -16,7 +16,7 @@ typedef struct cpli_head {
 } cpli_head;
 
 typedef struct cpli_letters {
-    cpli_channel *channel;
+    cpli_channel channel;
     cpli_parcel *outgoing;
     cpli_parcel *incoming; /* NULL: none of which the header has come */
     cpli_head head;        /* a receive for it is posted while `expects` */

@@ -8,15 +8,10 @@
 
 #include "wire.h"
 
-struct cpli_channel {
-    MPI_Comm comm;
-    int rank;
-    int size;
-    MPI_Request *plain; /* two a rank: a send, a receive */
-};
-
-_Static_assert(sizeof(MPI_Request) <= sizeof(cpli_request),
-               "a request of MPI fits into ours");
+_Static_assert(sizeof(MPI_Request) == sizeof(cpli_request),
+               "an array of our requests is one of MPI's");
+_Static_assert(sizeof(MPI_Comm) <= sizeof(void *),
+               "a communicator fits into our channel");
 
 static MPI_Request request_of(const cpli_request *request)
 {
@@ -46,24 +41,22 @@ static cpl_status checked(int code, const char *what)
 
 /* ---- channels ---- */
 
-/* Wraps a communicator that is ours now. */
-static cpl_status wrap(MPI_Comm comm, cpli_channel **out)
+static MPI_Comm comm_of(const cpli_channel *channel)
 {
-    cpli_channel *channel;
-    CPL_TRY(CPL_ALLOC(1, &channel));
-    channel->comm = comm;
-    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(comm, &channel->rank);
-    MPI_Comm_size(comm, &channel->size);
-    cpl_status status = CPL_ALLOC(2 * channel->size, &channel->plain);
-    if (status != CPL_OK)
-        cpli_free(channel);
-    else
-        *out = channel;
-    return status;
+    MPI_Comm out;
+    memcpy(&out, &channel->handle, sizeof out);
+    return out;
 }
 
-cpl_status cpli_wire_open(cpli_channel **out)
+static void wrap(MPI_Comm comm, cpli_channel *out)
+{
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(comm, &out->rank);
+    MPI_Comm_size(comm, &out->size);
+    memcpy(&out->handle, &comm, sizeof comm);
+}
+
+cpl_status cpli_wire_open(cpli_channel *out)
 {
     int provided = MPI_THREAD_SINGLE;
     CPL_TRY(
@@ -73,7 +66,8 @@ cpl_status cpli_wire_open(cpli_channel **out)
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     MPI_Comm comm;
     CPL_TRY(checked(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "first channel"));
-    return wrap(comm, out);
+    wrap(comm, out);
+    return CPL_OK;
 }
 
 void cpli_wire_close(void)
@@ -85,16 +79,6 @@ void cpli_wire_abort(int status)
 {
     fflush(NULL);
     MPI_Abort(MPI_COMM_WORLD, status);
-}
-
-int cpli_wire_rank(const cpli_channel *channel)
-{
-    return channel->rank;
-}
-
-int cpli_wire_size(const cpli_channel *channel)
-{
-    return channel->size;
 }
 
 static cpl_status create_first(MPI_Comm comm, int n, MPI_Comm *out)
@@ -111,74 +95,68 @@ static cpl_status create_first(MPI_Comm comm, int n, MPI_Comm *out)
     return checked(code, "channel");
 }
 
-cpl_status cpli_wire_first(cpli_channel *channel, int n, cpli_channel **out)
+cpl_status cpli_wire_first(const cpli_channel *channel, int n,
+                           cpli_channel *out)
 {
     MPI_Comm comm;
-    CPL_TRY(create_first(channel->comm, n, &comm));
-    return wrap(comm, out);
+    CPL_TRY(create_first(comm_of(channel), n, &comm));
+    wrap(comm, out);
+    return CPL_OK;
 }
 
-cpl_status cpli_wire_copy(cpli_channel *channel, cpli_channel **out)
+cpl_status cpli_wire_copy(const cpli_channel *channel, cpli_channel *out)
 {
     MPI_Comm comm;
-    CPL_TRY(checked(MPI_Comm_dup(channel->comm, &comm), "channel"));
-    return wrap(comm, out);
-}
-
-void cpli_wire_leak(cpli_channel *channel)
-{
-    if (channel == NULL)
-        return;
-    cpli_free(channel->plain);
-    cpli_free(channel);
+    CPL_TRY(checked(MPI_Comm_dup(comm_of(channel), &comm), "channel"));
+    wrap(comm, out);
+    return CPL_OK;
 }
 
 void cpli_wire_free(cpli_channel *channel)
 {
-    if (channel == NULL)
-        return;
-    MPI_Comm_free(&channel->comm);
-    cpli_wire_leak(channel);
+    MPI_Comm comm = comm_of(channel);
+    MPI_Comm_free(&comm);
+    *channel = (cpli_channel){0};
 }
 
-cpl_status cpli_wire_gather(cpli_channel *channel, const void *data, int bytes,
-                            void *out)
+cpl_status cpli_wire_gather(const cpli_channel *channel, const void *data,
+                            int bytes, void *out)
 {
     return checked(MPI_Allgather(data, bytes, MPI_BYTE, out, bytes, MPI_BYTE,
-                                 channel->comm),
+                                 comm_of(channel)),
                    "gather");
 }
 
-cpl_status cpli_wire_barrier(cpli_channel *channel, cpli_request *out)
+cpl_status cpli_wire_barrier(const cpli_channel *channel, cpli_request *out)
 {
     MPI_Request request;
-    CPL_TRY(checked(MPI_Ibarrier(channel->comm, &request), "barrier"));
+    CPL_TRY(checked(MPI_Ibarrier(comm_of(channel), &request), "barrier"));
     keep(out, request);
     return CPL_OK;
 }
 
 /* ---- messages ---- */
 
-cpl_status cpli_wire_send(cpli_channel *channel, int to, int tag,
+cpl_status cpli_wire_send(const cpli_channel *channel, int to, int tag,
                           const void *data, size_t bytes, cpli_request *out)
 {
     MPI_Request request;
     CPL_ASSERT(bytes <= CPLI_PART_BYTES);
-    CPL_TRY(checked(
-        MPI_Isend(data, (int)bytes, MPI_BYTE, to, tag, channel->comm, &request),
-        "send"));
+    CPL_TRY(checked(MPI_Isend(data, (int)bytes, MPI_BYTE, to, tag,
+                              comm_of(channel), &request),
+                    "send"));
     keep(out, request);
     return CPL_OK;
 }
 
-cpl_status cpli_wire_receive(cpli_channel *channel, int from, int tag,
+cpl_status cpli_wire_receive(const cpli_channel *channel, int from, int tag,
                              void *data, size_t bytes, cpli_request *out)
 {
     MPI_Request request;
     CPL_ASSERT(bytes <= CPLI_PART_BYTES);
     CPL_TRY(checked(MPI_Irecv(data, (int)bytes, MPI_BYTE,
                               from == CPLI_ANYBODY ? MPI_ANY_SOURCE : from, tag,
-                              channel->comm, &request),
+                              comm_of(channel), &request),
                     "receive"));
     keep(out, request);
     return CPL_OK;
@@ -232,7 +210,7 @@ static int64_t find_unit(const int64_t *const *lists, int n, int64_t *largest)
     return *largest <= INT_MAX ? 1 : unit;
 }
 
-static cpl_status start_all_to_all(cpli_channel *channel,
+static cpl_status start_all_to_all(const cpli_channel *channel,
                                    const cpli_blocks *blocks, MPI_Datatype type,
                                    cpli_request *out)
 {
@@ -241,13 +219,13 @@ static cpl_status start_all_to_all(cpli_channel *channel,
     MPI_Request request;
     CPL_TRY(checked(MPI_Ialltoallv(blocks->src, ints, ints + n, type,
                                    blocks->dst, ints + 2 * n, ints + 3 * n,
-                                   type, channel->comm, &request),
+                                   type, comm_of(channel), &request),
                     "all-to-all"));
     keep(out, request);
     return CPL_OK;
 }
 
-cpl_status cpli_wire_all_to_all(cpli_channel *channel,
+cpl_status cpli_wire_all_to_all(const cpli_channel *channel,
                                 const cpli_blocks *blocks, cpli_request *out)
 {
     int n = channel->size;
@@ -285,10 +263,11 @@ static cpl_status check_counts(const cpli_channel *channel, const size_t *to,
     return CPL_OK;
 }
 
-cpl_status cpli_wire_plain(cpli_channel *channel, int tag, const void *src,
-                           const size_t *to, void *dst, const size_t *from)
+cpl_status cpli_wire_plain(const cpli_channel *channel, int tag,
+                           const void *src, const size_t *to, void *dst,
+                           const size_t *from, cpli_request *room)
 {
-    MPI_Request *mine = channel->plain;
+    MPI_Request *mine = (MPI_Request *)room;
     const char *out = src;
     char *in = dst;
     int n = 0;
@@ -297,11 +276,11 @@ cpl_status cpli_wire_plain(cpli_channel *channel, int tag, const void *src,
     for (int peer = 0; peer < channel->size; in += from[peer++])
         if (from[peer] > 0 && code == MPI_SUCCESS)
             code = MPI_Irecv(in, (int)from[peer], MPI_BYTE, peer, tag,
-                             channel->comm, &mine[n++]);
+                             comm_of(channel), &mine[n++]);
     for (int peer = 0; peer < channel->size; out += to[peer++])
         if (to[peer] > 0 && code == MPI_SUCCESS)
             code = MPI_Isend(out, (int)to[peer], MPI_BYTE, peer, tag,
-                             channel->comm, &mine[n++]);
+                             comm_of(channel), &mine[n++]);
     if (code == MPI_SUCCESS)
         code = MPI_Waitall(n, mine, MPI_STATUSES_IGNORE);
     return checked(code, "plain exchange");

@@ -25,8 +25,8 @@ typedef struct cpli_card {
 } cpli_card;
 
 typedef struct cpli_assembly {
-    cpli_channel *channel; /* NULL: nobody has joined it yet */
-    cpli_channel *last;    /* that of the last group; NULL: there was none */
+    cpli_channel channel; /* made when they first join */
+    cpli_channel last;    /* that of the last group, if there was one */
     bool last_failed;
     cpli_windows last_windows; /* of a group that failed */
     cpli_card *cards;          /* by rank */
@@ -34,10 +34,12 @@ typedef struct cpli_assembly {
 } cpli_assembly;
 
 struct cpli_processes {
-    cpli_channel *channel;
+    cpli_channel channel;
     cpli_letters letters;
     cpli_ear ear;
     cpli_assembly *assemblies; /* by number of ranks */
+    cpli_card *cards;          /* by rank */
+    int64_t *reaches;          /* by rank: whether it reaches all others */
     int64_t n_groups;
     cpli_windows windows; /* what a probe looks for */
     cpli_spot window;
@@ -68,10 +70,13 @@ static cpl_status open_channels(cpli_processes *all)
     all->pid = getpid();
     lay_out(all);
     CPL_TRY(CPL_ALLOC(all->size + 1, &all->assemblies));
-    CPL_TRY(cpli_wire_copy(all->channel, &all->letters.channel));
-    CPL_TRY(cpli_wire_copy(all->channel, &all->ear.channel));
-    return cpli_wire_receive(all->ear.channel, CPLI_ANYBODY, 0, &all->ear.heard,
-                             sizeof all->ear.heard, &all->ear.request);
+    CPL_TRY(CPL_ALLOC(all->size, &all->cards));
+    CPL_TRY(CPL_ALLOC(all->size, &all->reaches));
+    CPL_TRY(cpli_wire_copy(&all->channel, &all->letters.channel));
+    CPL_TRY(cpli_wire_copy(&all->channel, &all->ear.channel));
+    return cpli_wire_receive(&all->ear.channel, CPLI_ANYBODY, 0,
+                             &all->ear.heard, sizeof all->ear.heard,
+                             &all->ear.request);
 }
 
 static cpl_status open_all(cpli_processes **out)
@@ -80,8 +85,8 @@ static cpl_status open_all(cpli_processes **out)
     CPL_TRY(CPL_ALLOC(1, &all));
     cpl_status status = cpli_wire_open(&all->channel);
     if (status == CPL_OK) {
-        all->rank = cpli_wire_rank(all->channel);
-        all->size = cpli_wire_size(all->channel);
+        all->rank = all->channel.rank;
+        all->size = all->channel.size;
         status = open_channels(all);
     }
     if (status != CPL_OK)
@@ -117,23 +122,16 @@ static void close_all(cpli_processes *all)
     if (all == NULL)
         return;
     drain(all, NULL); /* my letters are away */
-    if (cpli_wire_barrier(all->channel, &barrier) == CPL_OK)
+    if (cpli_wire_barrier(&all->channel, &barrier) == CPL_OK)
         drain(all, &barrier);
     cpli_letters_destroy(&all->letters);
     cpli_wire_cancel(&all->ear.request);
-    for (int n = 0; n <= all->size; n++) {
-        cpli_assembly *assembly = &all->assemblies[n];
-        cpli_windows_destroy(&assembly->last_windows);
-        cpli_free(assembly->cards);
-        cpli_free(assembly->reaches);
-        cpli_wire_leak(assembly->channel);
-        cpli_wire_leak(assembly->last);
-    }
+    for (int n = 0; n <= all->size; n++)
+        cpli_windows_destroy(&all->assemblies[n].last_windows);
     cpli_windows_destroy(&all->windows);
-    cpli_wire_leak(all->ear.channel);
-    cpli_wire_leak(all->letters.channel);
-    cpli_wire_leak(all->channel);
     cpli_wire_close();
+    cpli_free(all->reaches);
+    cpli_free(all->cards);
     cpli_free(all->assemblies);
     cpli_free(all);
 }
@@ -239,6 +237,7 @@ static cpl_status take_memory(cpli_group *group)
     CPL_TRY(CPL_ALLOC(n * CPLI_N_NEWS, &group->telling.tickets));
     CPL_TRY(CPL_ALLOC(n, &group->calls));
     CPL_TRY(CPL_ALLOC(2 * n, &group->meeting.tickets));
+    CPL_TRY(CPL_ALLOC(2 * n, &group->plain));
     CPL_TRY(CPL_ALLOC(cpli_group_sums_bytes(n), &group->sums));
     CPL_TRY(CPL_ALLOC(n, &group->n_to));
     CPL_TRY(CPL_ALLOC(n, &group->n_from));
@@ -261,6 +260,7 @@ static void destroy_group(cpli_group *group)
     cpli_free(group->n_from);
     cpli_free(group->n_to);
     cpli_free(group->sums);
+    cpli_free(group->plain);
     cpli_free(group->meeting.tickets);
     cpli_free(group->calls);
     cpli_free(group->telling.tickets);
@@ -282,20 +282,6 @@ static cpl_status create_group(cpli_processes *all, int n, double deadline_s,
     return take_memory(group);
 }
 
-/* The channel of the first n, made when they first join. */
-static cpl_status find_assembly(cpli_processes *all, int n, cpli_assembly **out)
-{
-    cpli_assembly *assembly = &all->assemblies[n];
-    if (assembly->cards == NULL)
-        CPL_TRY(CPL_ALLOC(n, &assembly->cards));
-    if (assembly->reaches == NULL)
-        CPL_TRY(CPL_ALLOC(n, &assembly->reaches));
-    if (assembly->channel == NULL)
-        CPL_TRY(cpli_wire_first(all->channel, n, &assembly->channel));
-    *out = assembly;
-    return CPL_OK;
-}
-
 /* Tells the others how I stand; the worst status of all. */
 static cpl_status show_cards(cpli_processes *all, cpli_assembly *assembly,
                              int n, cpl_status mine)
@@ -306,16 +292,15 @@ static cpl_status show_cards(cpli_processes *all, cpli_assembly *assembly,
                       .pid = all->pid,
                       .secret = all->secret,
                       .window = all->window};
-    CPL_TRY(cpli_wire_gather(assembly->channel, &card, (int)sizeof card,
-                             assembly->cards));
-    all->n_groups = assembly->cards[0].number;
+    CPL_TRY(cpli_wire_gather(&assembly->channel, &card, (int)sizeof card,
+                             all->cards));
+    all->n_groups = all->cards[0].number;
     for (int i = 0; i < n; i++) {
-        assembly->last_failed |= assembly->cards[i].last_failed != 0;
-        if (mine == CPL_OK && assembly->cards[i].status != CPL_OK)
-            return cpli_fail(
-                (cpl_status)assembly->cards[i].status,
-                "mpi: rank %d could not join the group: %s", i,
-                cpl_status_text((cpl_status)assembly->cards[i].status));
+        assembly->last_failed |= all->cards[i].last_failed != 0;
+        if (mine == CPL_OK && all->cards[i].status != CPL_OK)
+            return cpli_fail((cpl_status)all->cards[i].status,
+                             "mpi: rank %d could not join the group: %s", i,
+                             cpl_status_text((cpl_status)all->cards[i].status));
     }
     return mine;
 }
@@ -337,54 +322,55 @@ static bool reach(cpli_neighbour *neighbour, const cpli_card *card)
 /* Finds out whether all ranks reach all others. */
 static cpl_status probe(cpli_assembly *assembly, cpli_group *group)
 {
+    cpli_processes *all = group->all;
     int64_t reaches = 1;
     int n = group->comm.size;
     for (int rank = 0; rank < n; rank++) {
-        group->neighbours[rank].pid = assembly->cards[rank].pid;
+        group->neighbours[rank].pid = all->cards[rank].pid;
         if (reaches != 0)
-            reaches = reach(&group->neighbours[rank], &assembly->cards[rank]);
+            reaches = reach(&group->neighbours[rank], &all->cards[rank]);
     }
-    CPL_TRY(cpli_wire_gather(assembly->channel, &reaches, sizeof reaches,
-                             assembly->reaches));
+    CPL_TRY(cpli_wire_gather(&assembly->channel, &reaches, sizeof reaches,
+                             all->reaches));
     group->pulls = true;
     for (int rank = 0; rank < n; rank++)
-        group->pulls = group->pulls && assembly->reaches[rank] != 0;
+        group->pulls = group->pulls && all->reaches[rank] != 0;
     return CPL_OK;
 }
 
-/* All ranks of the last group have come out of it. */
-static void forget_last(cpli_assembly *assembly)
+/* All ranks of earlier groups of n and fewer have come out of them. What may
+ * still be under way in a group that failed keeps its channel for ever. */
+static void forget_last(cpli_processes *all, int n)
 {
-    if (assembly->last != NULL && assembly->last_failed)
-        cpli_wire_leak(assembly->last);
-    else
-        cpli_wire_free(assembly->last);
-    assembly->last = NULL;
+    cpli_assembly *assembly = &all->assemblies[n];
+    if (assembly->last.size > 0 && !assembly->last_failed)
+        cpli_wire_free(&assembly->last);
+    assembly->last = (cpli_channel){0};
     assembly->last_failed = false;
+    for (int i = 1; i <= n; i++)
+        cpli_windows_destroy(&all->assemblies[i].last_windows);
 }
 
 static cpl_status join(cpli_processes *all, int n, double deadline_s,
                        cpl_comm **out)
 {
-    cpli_assembly *assembly = NULL;
     cpli_group *group = NULL;
     if (n < 1 || n > all->size || all->rank >= n)
         return cpli_fail(CPL_INVALID,
                          "mpi: process %d of %d joins a group of %d", all->rank,
                          all->size, n);
-    CPL_TRY(find_assembly(all, n, &assembly));
+    cpli_assembly *assembly = &all->assemblies[n];
+    if (assembly->channel.size == 0)
+        CPL_TRY(cpli_wire_first(&all->channel, n, &assembly->channel));
     cpl_status status = create_group(all, n, deadline_s, &group);
     status = show_cards(all, assembly, n, status);
     if (status == CPL_OK) {
-        forget_last(assembly);
-        for (int i = 1; i <= n; i++)
-            cpli_windows_destroy(&all->assemblies[i].last_windows);
+        forget_last(all, n);
         group->number = all->n_groups;
         status = probe(assembly, group);
     }
-    if (status == CPL_OK) {
-        status = cpli_wire_copy(assembly->channel, &group->channel);
-    }
+    if (status == CPL_OK)
+        status = cpli_wire_copy(&assembly->channel, &group->channel);
     if (status != CPL_OK) {
         destroy_group(group);
         return status;

@@ -13,8 +13,12 @@
 
 enum { CPLI_ANYBODY = -1 };
 
-/* A set of ranks whose messages meet no other channel's. */
-typedef struct cpli_channel cpli_channel;
+/* A set of ranks whose messages meet no other channel's; all zero: none. */
+typedef struct cpli_channel {
+    void *handle;
+    int rank;
+    int size;
+} cpli_channel;
 
 /* A message under way. */
 typedef struct cpli_request {
@@ -38,34 +42,30 @@ typedef struct cpli_blocks {
 } cpli_blocks;
 
 /* Starts the library; `out` is a channel of all processes. Errors: SYSTEM. */
-cpl_status cpli_wire_open(cpli_channel **out);
+cpl_status cpli_wire_open(cpli_channel *out);
 /* Ends it; all processes have come. */
 void cpli_wire_close(void);
 /* Ends all processes; does not return. */
 void cpli_wire_abort(int status);
 
-int cpli_wire_rank(const cpli_channel *channel);
-int cpli_wire_size(const cpli_channel *channel);
-
 /* Waits. A channel of the first n ranks of `channel`, who all call. */
-cpl_status cpli_wire_first(cpli_channel *channel, int n, cpli_channel **out);
+cpl_status cpli_wire_first(const cpli_channel *channel, int n,
+                           cpli_channel *out);
 /* Waits. A channel of the same ranks, who all call. */
-cpl_status cpli_wire_copy(cpli_channel *channel, cpli_channel **out);
-/* Nobody may be waiting on it any more; NULL is none. */
+cpl_status cpli_wire_copy(const cpli_channel *channel, cpli_channel *out);
+/* Nothing may be under way on it that anybody waits for. */
 void cpli_wire_free(cpli_channel *channel);
-/* Gives up the handle only: something may still be under way. */
-void cpli_wire_leak(cpli_channel *channel);
 /* Waits. `bytes` bytes of every rank into out. */
-cpl_status cpli_wire_gather(cpli_channel *channel, const void *data, int bytes,
-                            void *out);
+cpl_status cpli_wire_gather(const cpli_channel *channel, const void *data,
+                            int bytes, void *out);
 /* Starts a barrier. */
-cpl_status cpli_wire_barrier(cpli_channel *channel, cpli_request *out);
+cpl_status cpli_wire_barrier(const cpli_channel *channel, cpli_request *out);
 
 /* At most CPLI_PART_BYTES; the memory stays until the request is done. */
-cpl_status cpli_wire_send(cpli_channel *channel, int to, int tag,
+cpl_status cpli_wire_send(const cpli_channel *channel, int to, int tag,
                           const void *data, size_t bytes, cpli_request *out);
 /* From CPLI_ANYBODY too. */
-cpl_status cpli_wire_receive(cpli_channel *channel, int from, int tag,
+cpl_status cpli_wire_receive(const cpli_channel *channel, int from, int tag,
                              void *data, size_t bytes, cpli_request *out);
 /* Looks. `arrival` is written when a receive is done. Errors: MISMATCH (more
  * came than there is room), SYSTEM; then the request is done, too. */
@@ -76,11 +76,12 @@ void cpli_wire_cancel(cpli_request *request);
 
 /* Starts an all-to-all. Errors: UNSUPPORTED (sizes or offsets of 2^31 or more
  * units of their greatest common divisor), SYSTEM. */
-cpl_status cpli_wire_all_to_all(cpli_channel *channel,
+cpl_status cpli_wire_all_to_all(const cpli_channel *channel,
                                 const cpli_blocks *blocks, cpli_request *out);
 
-/* Waits. See cpl_comm_plain_exchange. */
-cpl_status cpli_wire_plain(cpli_channel *channel, int tag, const void *src,
-                           const size_t *to, void *dst, const size_t *from);
+/* Waits. See cpl_comm_plain_exchange; there is room for 2 * size requests. */
+cpl_status cpli_wire_plain(const cpli_channel *channel, int tag,
+                           const void *src, const size_t *to, void *dst,
+                           const size_t *from, cpli_request *room);
 
 #endif

@@ -9,195 +9,24 @@
  * end badly on purpose are at the end of the table.
  */
 #define _POSIX_C_SOURCE 200809L
-#include <dlfcn.h>
+#include "mpi_trial.h"
+
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
-#include "comm/processes.h"
-
-enum { MAX_RANKS = 16, MAX_PIECES = 400 };
-
-static const cpli_processes_ops *mpi;
-static cpli_processes *all;
-static long n_passed;
-static long n_failed;
-
-static void check(bool ok, const char *what)
-{
-    n_passed += ok;
-    n_failed += !ok;
-    if (!ok)
-        fprintf(stderr, "failed: %s, process %d of %d: %s\n", what,
-                mpi->rank(all), mpi->size(all), cpl_last_error());
-}
-
-static void check_ok(cpl_status status, const char *what)
-{
-    check(status == CPL_OK, what);
-}
-
-static void nap(double seconds)
-{
-    struct timespec time = {.tv_sec = (time_t)seconds};
-    time.tv_nsec = (long)(1e9 * (seconds - (double)time.tv_sec));
-    nanosleep(&time, NULL);
-}
-
-/* A reproducible number below n, the same on all ranks. */
-static int64_t draw(uint64_t key, int64_t i, int64_t n)
-{
-    return (int64_t)(cpl_random_bits(key, (uint64_t)i) % (uint64_t)n);
-}
-
-/* ---- transfers whose every byte is known ---- */
-
-typedef struct trial {
-    cpl_comm *comm;
-    uint64_t key;
-    int64_t pieces; /* of a pair, at most */
-    int64_t unit;   /* sizes and offsets are multiples of it */
-    bool in_windows;
-    cpli_transfer transfer;
-    cpli_piece sends[MAX_PIECES];
-    cpli_piece receives[MAX_PIECES];
-    void *src;
-    void *dst;
-    size_t src_bytes;
-    size_t dst_bytes;
-} trial;
-
-static int32_t source_word(const trial *t, int rank, int64_t offset)
-{
-    return (int32_t)(cpl_random_bits(t->key + (uint64_t)rank + 1,
-                                     (uint64_t)offset / 4) >>
-                     40);
-}
-
-/* The size of piece i between two ranks; 0: there is none. A rank in four has
- * nothing for anybody, a pair in three has nothing for each other. */
-static int64_t piece_bytes(const trial *t, int from, int to, int64_t i)
-{
-    int64_t pair = ((int64_t)from * MAX_RANKS + to) * MAX_RANKS;
-    if (draw(t->key, 1000000 + from, 4) == 0 ||
-        draw(t->key, 2000000 + pair, 3) == 0)
-        return 0;
-    if (draw(t->key, 3000000 + pair, t->pieces + 1) < i)
-        return 0;
-    return t->unit * draw(t->key, pair * 64 + i, 300);
-}
-
-/* Lists the pieces of all pairs; every rank keeps its own. */
-static void list_pieces(trial *t)
-{
-    int n = t->comm->size;
-    int mine = t->comm->rank;
-    int64_t in[MAX_RANKS] = {0};
-    for (int from = 0; from < n; from++) {
-        int64_t out = 0;
-        for (int to = 0; to < n; to++)
-            for (int64_t i = 0; i < t->pieces; i++) {
-                int64_t bytes = piece_bytes(t, from, to, i);
-                if (bytes == 0)
-                    continue;
-                if (from == mine)
-                    t->sends[t->transfer.n_sends++] =
-                        (cpli_piece){to, out, in[to], bytes};
-                if (to == mine)
-                    t->receives[t->transfer.n_receives++] =
-                        (cpli_piece){from, in[to], out, bytes};
-                out += bytes + t->unit;
-                in[to] += bytes + t->unit;
-            }
-        if (from == mine)
-            t->src_bytes = (size_t)out;
-    }
-    t->dst_bytes = (size_t)in[mine];
-}
-
-static void *take(trial *t, size_t bytes)
-{
-    void *memory = NULL;
-    cpl_comm *whose = t->in_windows ? t->comm : cpl_comm_self();
-    if (cpli_comm_alloc(whose, bytes, &memory) != CPL_OK)
-        abort();
-    return memory;
-}
-
-static void give(trial *t, void *memory)
-{
-    cpli_comm_free(t->in_windows ? t->comm : cpl_comm_self(), memory);
-}
-
-static trial *begin_trial(cpl_comm *comm, uint64_t key, cpli_way way,
-                          cpli_combine combine, bool in_windows)
-{
-    trial *t = calloc(1, sizeof *t);
-    t->comm = comm;
-    t->key = cpl_random_key(key, "trial");
-    t->pieces = way == CPLI_ALLTOALL ? 1 : 3;
-    t->unit = 4 + 4 * draw(t->key, 0, 40);
-    t->in_windows = in_windows;
-    list_pieces(t);
-    t->src = take(t, t->src_bytes);
-    t->dst = take(t, t->dst_bytes);
-    for (size_t i = 0; i < t->src_bytes / 4; i++)
-        ((int32_t *)t->src)[i] = source_word(t, comm->rank, (int64_t)i * 4);
-    for (size_t i = 0; i < t->dst_bytes / 4; i++)
-        ((int32_t *)t->dst)[i] = (int32_t)i;
-    t->transfer.src = t->src;
-    t->transfer.dst = t->dst;
-    t->transfer.sends = t->sends;
-    t->transfer.receives = t->receives;
-    t->transfer.way = way;
-    t->transfer.combine = combine;
-    t->transfer.dtype = CPL_I32;
-    check_ok(cpli_transfer_reserve(comm, &t->transfer), "reserve");
-    return t;
-}
-
-static bool is_right(const trial *t)
-{
-    const int32_t *dst = t->dst;
-    int64_t expected = 0; /* the next word that no piece has reached yet */
-    for (int64_t i = 0; i < t->transfer.n_receives; i++) {
-        const cpli_piece *piece = &t->receives[i];
-        for (; expected < piece->offset / 4; expected++)
-            if (dst[expected] != (int32_t)expected)
-                return false;
-        for (; expected < (piece->offset + piece->bytes) / 4; expected++) {
-            int32_t word =
-                source_word(t, piece->peer,
-                            piece->peer_offset + expected * 4 - piece->offset);
-            if (t->transfer.combine == CPLI_ADD)
-                word += (int32_t)expected;
-            if (dst[expected] != word)
-                return false;
-        }
-    }
-    for (; expected < (int64_t)t->dst_bytes / 4; expected++)
-        if (dst[expected] != (int32_t)expected)
-            return false;
-    return true;
-}
-
-static void end_trial(trial *t)
-{
-    give(t, t->src);
-    give(t, t->dst);
-    free(t);
-}
+/* ---- transfers ---- */
 
 static void try_once(cpl_comm *comm, uint64_t key, cpli_way way,
                      cpli_combine combine, bool in_windows)
 {
     trial *t = begin_trial(comm, key, way, combine, in_windows);
+    cpl_memory_stats before, after;
+    cpl_memory(&before);
     check_ok(cpli_transfer_start(comm, &t->transfer), "start");
     check_ok(cpli_transfer_finish(comm, &t->transfer), "finish");
+    cpl_memory(&after);
     check(is_right(t), "the bytes of a transfer");
+    check(before.n_allocations == after.n_allocations, "no memory is taken");
     end_trial(t);
 }
 
@@ -234,6 +63,7 @@ static void try_transfers(cpl_comm *comm)
         if (pulls) {
             try_once(comm, key, CPLI_PULL, CPLI_COPY, in_windows);
             try_once(comm, key, CPLI_PULL, CPLI_ADD, in_windows);
+            try_once(comm, key, CPLI_PULL, CPLI_SWAP, in_windows);
         }
     }
     try_in_flight(comm, 100, true);
@@ -305,6 +135,54 @@ static void try_collectives(cpl_comm *comm)
     check(cpl_comm_agree(comm, CPL_OK) == CPL_OK, "agreeing");
 }
 
+/* Blocks of the transport's memory, taken and given back in any order. */
+static void try_memory(cpl_comm *comm)
+{
+    enum { N = 64, ROUNDS = 1000 };
+    uint8_t *blocks[N] = {0};
+    size_t sizes[N] = {0};
+    bool right = true;
+    cpl_memory_stats before, after;
+    cpl_memory(&before);
+    for (int64_t i = 0; i < ROUNDS + N; i++) {
+        int64_t at = i < ROUNDS ? draw(11, i, N) : i - ROUNDS;
+        for (size_t j = 0; j < sizes[at]; j++)
+            right = right && blocks[at][j] == (uint8_t)at + 1;
+        cpli_comm_free(comm, blocks[at]);
+        blocks[at] = NULL;
+        sizes[at] = 0;
+        if (i >= ROUNDS || draw(12, i, 3) == 0)
+            continue;
+        sizes[at] = (size_t)draw(13, i, 100000);
+        check_ok(cpli_comm_alloc(comm, sizes[at], (void **)&blocks[at]),
+                 "memory");
+        right = right && (uintptr_t)blocks[at] % 64 == 0;
+        for (size_t j = 0; j < sizes[at]; j++)
+            right = right && blocks[at][j] == 0;
+        memset(blocks[at], (int)at + 1, sizes[at]);
+    }
+    check(right, "blocks are zeroed, aligned and nobody else's");
+    cpl_memory(&after);
+    check(before.live_bytes == after.live_bytes &&
+              before.live_blocks == after.live_blocks,
+          "what is given back is counted out");
+}
+
+static void try_no_memory(cpl_comm *comm)
+{
+    void *memory = &memory;
+    cpl_memory_fail_after(0);
+    check(cpli_comm_alloc(comm, 64, &memory) == CPL_MEMORY, "no memory");
+    cpl_memory_fail_after(-1);
+    check(cpli_comm_alloc(comm, SIZE_MAX / 8, &memory) == CPL_MEMORY &&
+              memory == (void *)&memory,
+          "more than there is");
+    check_ok(cpli_comm_alloc(comm, 100 << 20, &memory), "a large block");
+    check(((char *)memory)[(100 << 20) - 1] == 0, "its last byte");
+    if (comm->rank == 0)
+        cpli_comm_free(comm, memory); /* the others': freed with the group */
+}
+
 /* What cpl_comm_plain_exchange promises. */
 static void try_plain(cpl_comm *comm)
 {
@@ -326,31 +204,14 @@ static void try_plain(cpl_comm *comm)
     check(right, "the bytes of a plain exchange");
 }
 
-/* ---- jobs ---- */
-
-typedef void job(cpl_comm *comm);
-
-/* Runs a job on the first n processes. */
-static void run_job(int n, double deadline_s, job *run)
-{
-    cpl_comm *comm;
-    if (mpi->rank(all) >= n)
-        return;
-    cpl_status status = mpi->join(all, n, deadline_s, &comm);
-    check_ok(status, "join");
-    if (status != CPL_OK)
-        return;
-    run(comm);
-    mpi->leave(comm);
-    mpi->part(comm);
-}
-
 static void whole_job(cpl_comm *comm)
 {
     check(strcmp(cpl_comm_transport(comm), "mpi") == 0, "its name");
     try_collectives(comm);
     try_transfers(comm);
     try_plain(comm);
+    try_memory(comm);
+    try_no_memory(comm);
     check(mpi->failed(comm) == -1 && mpi->message(comm)[0] == '\0',
           "nobody failed");
 }
@@ -406,10 +267,12 @@ static void try_letters(void)
 
 static void all_is_well(void)
 {
+    int n = mpi->size(all);
     try_letters();
-    for (int n = 1; n <= mpi->size(all); n++)
-        run_job(n, 20, whole_job);
-    run_job(mpi->size(all), 20, whole_job);
+    run_job(n, 20, whole_job);
+    run_job(1, 20, whole_job);
+    run_job((n + 1) / 2, 20, whole_job);
+    run_job(n, 20, whole_job);
 }
 
 /* What the job that ends badly should say, on every rank but the first. */
@@ -492,6 +355,8 @@ static void mismatch_job(cpl_comm *comm)
         expect_end(comm, cpl_comm_sum(comm, data, 2, CPL_F64));
 }
 
+static cpli_way size_way;
+
 static void size_job(cpl_comm *comm)
 {
     static int64_t from[] = {80, 40, 20000, 4000000};
@@ -503,7 +368,7 @@ static void size_job(cpl_comm *comm)
                               .dst = memory,
                               .sends = &piece,
                               .receives = &piece,
-                              .way = CPLI_MESSAGES};
+                              .way = size_way};
     transfer.n_sends = comm->rank == 0;
     transfer.n_receives = comm->rank == 1;
     piece.bytes = comm->rank == 0 ? from[turn % 4] : to[turn % 4];
@@ -526,9 +391,42 @@ static void the_ranks_differ(void)
     expected = "mpi: rank 1 expects other pieces in transfer 1 than rank 0 "
                "sends: the ranks made different collective calls";
     culprit = 1;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 8; i++) {
+        size_way = i < 4 ? CPLI_MESSAGES : CPLI_PULL;
         run_job(2, 20, size_job);
+    }
     run_job(mpi->size(all), 20, whole_job);
+}
+
+static void empty_job(cpl_comm *comm)
+{
+    (void)comm;
+}
+
+/* Joins with no memory on one rank: all fail or none. */
+static void a_join_fails(void)
+{
+    int n = mpi->size(all);
+    cpl_status status = CPL_MEMORY;
+    int n_tries = 0;
+    for (; status == CPL_MEMORY && n_tries < 500; n_tries++) {
+        cpl_comm *comm = NULL;
+        if (mpi->rank(all) == n - 1)
+            cpl_memory_fail_after(n_tries);
+        status = mpi->join(all, n, 20, &comm);
+        cpl_memory_fail_after(-1);
+        check((status == CPL_OK) == (comm != NULL), "out only on success");
+        if (status == CPL_OK) {
+            check_ok(cpl_comm_barrier(comm), "barrier");
+            mpi->leave(comm);
+            mpi->part(comm);
+        }
+    }
+    check(status == CPL_OK && n_tries > 5, "memory runs out at many places");
+    run_job(n, 20, whole_job);
+    cpl_comm *comm = NULL;
+    check(mpi->join(all, n + 1, 20, &comm) == CPL_INVALID, "too many");
+    run_job(n, 20, empty_job);
 }
 
 static void never_job(cpl_comm *comm)
@@ -573,97 +471,22 @@ static void one_aborts(void)
     run_job(mpi->size(all), 20, whole_job); /* never complete */
 }
 
-static void measure_waiting(void)
-{
-    if (mpi->rank(all) == 0) {
-        nap(2);
-        for (int rank = 1; rank < mpi->size(all); rank++)
-            post(rank, 1, 8);
-        return;
-    }
-    double cpu = cpl_thread_clock();
-    expect_letter(0, 1, 8);
-    printf("process %d: %.1f %% CPU in a wait of 2 s for a letter\n",
-           mpi->rank(all), 50 * (cpl_thread_clock() - cpu));
-}
-
-static void latency_job(cpl_comm *comm)
-{
-    enum { N = 20000 };
-    double data = 1;
-    for (int i = 0; i < N / 10; i++)
-        cpl_comm_barrier(comm);
-    double since = cpl_clock();
-    for (int i = 0; i < N; i++)
-        cpl_comm_barrier(comm);
-    double barrier = cpl_clock() - since;
-    since = cpl_clock();
-    for (int i = 0; i < N; i++)
-        cpl_comm_sum(comm, &data, 1, CPL_F64);
-    if (comm->rank == 0)
-        printf("%d ranks: barrier %.2f us, sum of 1 %.2f us\n", comm->size,
-               1e6 * barrier / N, 1e6 * (cpl_clock() - since) / N);
-    check_ok(cpl_comm_barrier(comm), "barrier");
-    if (comm->rank == 0)
-        nap(2);
-    double cpu = cpl_thread_clock();
-    check_ok(cpl_comm_barrier(comm), "barrier");
-    if (comm->rank != 0)
-        printf("rank %d: %.1f %% CPU in a wait of 2 s for a rank\n", comm->rank,
-               50 * (cpl_thread_clock() - cpu));
-}
-
-static void measure_latency(void)
-{
-    measure_waiting();
-    run_job(mpi->size(all), 20, latency_job);
-}
-
 static const struct {
     const char *name;
     void (*run)(void);
 } scenarios[] = {
     {"well", all_is_well},         {"fails", a_rank_fails},
     {"leaves", a_rank_leaves},     {"differ", the_ranks_differ},
-    {"never", a_rank_never_comes}, {"latency", measure_latency},
+    {"never", a_rank_never_comes}, {"memory", a_join_fails},
     {"dies", a_rank_dies},         {"aborts", one_aborts},
 };
 
-static void open_plug_in(const char *program)
-{
-    char path[4096];
-    const char *slash = strrchr(program, '/');
-    int length = slash == NULL ? 0 : (int)(slash - program) + 1;
-    snprintf(path, sizeof path, "%.*slibcplab_mpi.so", length, program);
-    void *plug_in = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (plug_in == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(3);
-    }
-    const cpli_processes_ops *(*find)(void);
-    *(void **)&find = dlsym(plug_in, "cpli_mpi_processes");
-    mpi = find();
-}
-
 int main(int n, char **arguments)
 {
+    const char *name = n > 1 ? arguments[1] : "";
     open_plug_in(arguments[0]);
-    if (mpi->version != CPLI_PROCESSES_VERSION || mpi->open(&all) != CPL_OK) {
-        fprintf(stderr, "%s\n", cpl_last_error());
-        return 3;
-    }
-    size_t n_scenarios = sizeof scenarios / sizeof scenarios[0];
-    for (size_t i = 0; i < n_scenarios; i++)
-        if (n > 1 && strcmp(arguments[1], scenarios[i].name) == 0)
+    for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++)
+        if (strcmp(name, scenarios[i].name) == 0)
             scenarios[i].run();
-    bool is_first = mpi->rank(all) == 0;
-    mpi->close(all);
-    cpl_memory_stats memory;
-    cpl_memory(&memory);
-    if (memory.live_blocks != 0)
-        fprintf(stderr, "failed: %lld blocks of %lld bytes left\n",
-                (long long)memory.live_blocks, (long long)memory.live_bytes);
-    if (is_first)
-        printf("%ld checks passed\n", n_passed);
-    return n_failed > 0 || memory.live_blocks != 0;
+    return end();
 }
