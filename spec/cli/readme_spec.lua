@@ -40,8 +40,8 @@ describe("README", function()
         local n = 0
         for line in readme:gmatch "\n([^\n]*mpirun [^\n]* run experiments/[^\n]*)\n" do
             -- Of the sweep one case, so that it takes seconds.
-            local result = command.shell(("cd %s && %s --only ratio=1:7 --only policy=mirror --only "
-                .. "cp=4"):format(environment.shell_word(command.root), line))
+            local result = command.shell(("cd %s && %s --only ratio=1:7 --only policy=mirror "
+                .. "--only cp=4"):format(environment.shell_word(command.root), line))
             assert.equal(0, result.status, result.err)
             assert.truthy(result.out:find "\n1 case: 1 passed, 0 failed, 0 skipped\n$")
             n = n + 1
