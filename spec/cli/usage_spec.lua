@@ -9,7 +9,7 @@ describe("cplab", function()
     end)
 
     for _, words in ipairs { {}, { "run" }, { "show" }, { "report" }, { "compare" }, { "doctor" },
-        { "test" }, { "route" }, { "bench" } } do
+        { "test" }, { "route" }, { "bench" }, { "mpirun" } } do
         local name = table.concat(words)
         it(("explains itself: %s --help"):format(name), function()
             words[#words + 1] = "--help"
