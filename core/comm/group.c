@@ -45,6 +45,7 @@ static void take_news(cpli_group *me, int from, const cpli_news *news)
     case CPLI_NEWS_LEFT:
         me->n_left += !me->has_left[from];
         me->has_left[from] = true;
+        me->left_after[from] = news->n_all_to_alls;
         break;
     default:
         me->is_out[from] = true;
@@ -71,6 +72,7 @@ void cpli_group_tell(cpli_group *me, cpli_news_kind kind)
     if (news->group == me->number)
         return; /* once */
     news->group = me->number;
+    news->n_all_to_alls = me->n_all_to_alls;
     news->kind = (int32_t)kind;
     memcpy(news->message, me->message, sizeof news->message);
     for (int rank = 0; rank < me->comm.size; rank++) {
@@ -190,23 +192,31 @@ static cpl_status look(cpli_group *me, cpli_batch *batch)
 
 /* ---- waiting ---- */
 
-/* Somebody who has left, so that a message from him can not come any more. */
+/* Who has left, so that a message of the batch can not come any more; -1:
+ * nobody. One may leave when an all-to-all is over for him, if not for all. */
+static int left_rank(const cpli_group *me, const cpli_batch *batch, int peer)
+{
+    if (peer != CPLI_ANYBODY)
+        return me->has_left[peer] ? peer : -1;
+    for (int rank = 0; rank < me->comm.size; rank++)
+        if (me->has_left[rank] && me->left_after[rank] < batch->all_to_all)
+            return rank;
+    return -1;
+}
+
 static cpl_status check_left(cpli_group *me, cpli_batch *batch)
 {
     for (int64_t i = batch->n_done; me->n_left > 0 && i < batch->n; i++) {
         cpli_ticket *ticket = &batch->tickets[i];
-        int peer = ticket->peer;
+        int left = left_rank(me, batch, ticket->peer);
         CPL_TRY(look_at(me, batch, ticket));
-        for (int rank = 0; peer == CPLI_ANYBODY && rank < me->comm.size; rank++)
-            if (me->has_left[rank])
-                peer = rank;
-        if (!ticket->is_done && me->has_left[peer])
+        if (!ticket->is_done && left >= 0)
             return cpli_group_fail(
                 me, CPL_MISMATCH,
                 "mpi: rank %d waits for rank %d in %s %lld, but rank %d has "
                 "returned: the ranks made different collective calls",
-                me->comm.rank, peer, batch->what, (long long)batch->number,
-                peer);
+                me->comm.rank, left, batch->what, (long long)batch->number,
+                left);
     }
     return CPL_OK;
 }

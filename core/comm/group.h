@@ -43,6 +43,7 @@ typedef struct cpli_batch {
     int64_t n_done;   /* all before are done; some behind may be */
     const char *what; /* "transfer", or a collective */
     int64_t number;
+    int64_t all_to_all; /* its number among these, if it is one */
 } cpli_batch;
 
 /* ---- news ---- */
@@ -56,8 +57,9 @@ typedef enum cpli_news_kind {
 
 typedef struct cpli_news {
     int64_t group;
+    int64_t n_all_to_alls; /* that the sender has started */
     int32_t kind;
-    char message[1012];
+    char message[1004];
 } cpli_news;
 
 /* Where a process hears the news of all groups; a receive is always posted. */
@@ -102,9 +104,10 @@ struct cpli_group {
     double deadline_s;
 
     int failed_rank; /* the first that I heard of; -1: none */
-    char message[1012];
-    bool *has_left; /* by rank */
-    bool *is_out;   /* by rank */
+    char message[1004];
+    bool *has_left;      /* by rank */
+    int64_t *left_after; /* by rank: so many all-to-alls */
+    bool *is_out;        /* by rank */
     int n_left;
     bool is_withdrawn;
     cpli_news told[CPLI_N_NEWS];
@@ -119,7 +122,8 @@ struct cpli_group {
     cpli_crossing crossings[CPLI_IN_FLIGHT];
     int64_t crossing_tickets; /* room for in each */
     int64_t n_started;
-    uint32_t *n_to; /* by rank: transfers started that send to it */
+    int64_t n_all_to_alls; /* of these */
+    uint32_t *n_to;        /* by rank: transfers started that send to it */
     uint32_t *n_from;
 
     bool pulls; /* all ranks reach each other's memory */

@@ -233,6 +233,7 @@ static cpl_status take_memory(cpli_group *group)
 {
     int n = group->comm.size;
     CPL_TRY(CPL_ALLOC(n, &group->has_left));
+    CPL_TRY(CPL_ALLOC(n, &group->left_after));
     CPL_TRY(CPL_ALLOC(n, &group->is_out));
     CPL_TRY(CPL_ALLOC(n * CPLI_N_NEWS, &group->telling.tickets));
     CPL_TRY(CPL_ALLOC(n, &group->calls));
@@ -265,6 +266,7 @@ static void destroy_group(cpli_group *group)
     cpli_free(group->calls);
     cpli_free(group->telling.tickets);
     cpli_free(group->is_out);
+    cpli_free(group->left_after);
     cpli_free(group->has_left);
     cpli_free(group);
 }
