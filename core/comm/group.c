@@ -54,34 +54,49 @@ static void take_news(cpli_group *me, int from, const cpli_news *news)
 
 void cpli_group_listen(cpli_group *me)
 {
-    cpli_ear *ear = me->ear;
+    cpli_desk *desk = me->desk;
     bool came = false;
     cpli_arrival arrival = {0};
-    while (cpli_wire_test(&ear->request, &came, &arrival) == CPL_OK && came) {
-        if (ear->heard.group == me->number)
-            take_news(me, arrival.from, &ear->heard);
-        if (cpli_wire_receive(&ear->channel, CPLI_ANYBODY, 0, &ear->heard,
-                              sizeof ear->heard, &ear->request) != CPL_OK)
+    while (cpli_wire_test(&desk->request, &came, &arrival) == CPL_OK && came) {
+        if (desk->heard.group == me->number)
+            take_news(me, arrival.from, &desk->heard);
+        if (cpli_wire_receive(&desk->channel, CPLI_ANYBODY, 0, &desk->heard,
+                              sizeof desk->heard, &desk->request) != CPL_OK)
             return;
     }
 }
 
+bool cpli_told(cpli_telling *telling)
+{
+    bool done = true;
+    cpli_arrival arrival;
+    while (done && telling->n_done < telling->n) {
+        cpli_wire_test(&telling->requests[telling->n_done], &done, &arrival);
+        telling->n_done += done;
+    }
+    return done;
+}
+
 void cpli_group_tell(cpli_group *me, cpli_news_kind kind)
 {
-    cpli_news *news = &me->told[kind];
-    if (news->group == me->number)
-        return; /* once */
-    news->group = me->number;
-    news->n_all_to_alls = me->n_all_to_alls;
-    news->kind = (int32_t)kind;
-    memcpy(news->message, me->message, sizeof news->message);
-    for (int rank = 0; rank < me->comm.size; rank++) {
-        cpli_ticket *ticket = &me->telling.tickets[me->telling.n];
+    cpli_desk *desk = me->desk;
+    if (me->has_told[kind])
+        return;
+    me->has_told[kind] = true;
+    cpli_telling *telling = &desk->tellings[desk->n_told++ % CPLI_TELLINGS];
+    for (double since = cpl_clock(); !cpli_told(telling);)
+        cpli_pause(cpl_clock() - since);
+    telling->n = telling->n_done = 0;
+    telling->news = (cpli_news){.group = me->number,
+                                .n_all_to_alls = me->n_all_to_alls,
+                                .kind = (int32_t)kind};
+    memcpy(telling->news.message, me->message, sizeof me->message);
+    for (int rank = 0; rank < me->comm.size; rank++)
         if (rank != me->comm.rank &&
-            cpli_wire_send(&me->ear->channel, rank, 0, news, sizeof *news,
-                           &ticket->request) == CPL_OK)
-            me->telling.n++;
-    }
+            cpli_wire_send(&desk->channel, rank, 0, &telling->news,
+                           sizeof telling->news,
+                           &telling->requests[telling->n]) == CPL_OK)
+            telling->n++;
 }
 
 /* ---- batches ---- */
@@ -294,18 +309,6 @@ static bool all_out(const cpli_group *me)
     for (int rank = 0; rank < me->comm.size; rank++)
         if (rank != me->comm.rank && !me->is_out[rank] && !me->has_left[rank])
             return false;
-    return true;
-}
-
-bool cpli_group_told_all(cpli_group *me)
-{
-    double since = cpl_clock();
-    while (pending(&me->telling, false, false)) {
-        double waited = cpl_clock() - since;
-        if (waited > WITHDRAWAL_S)
-            return false;
-        cpli_pause(waited);
-    }
     return true;
 }
 

@@ -62,12 +62,25 @@ typedef struct cpli_news {
     char message[1004];
 } cpli_news;
 
-/* Where a process hears the news of all groups; a receive is always posted. */
-typedef struct cpli_ear {
+/* News on their way to the others, who may be slow to hear them. */
+typedef struct cpli_telling {
+    cpli_news news;
+    cpli_request *requests; /* one a process */
+    int n, n_done;
+} cpli_telling;
+
+/* More than the groups can use that not all ranks have come out of. */
+enum { CPLI_TELLINGS = 16 };
+
+/* Where a process hears the news of all groups, and tells its own; a receive is
+ * always posted. */
+typedef struct cpli_desk {
     cpli_channel channel;
     cpli_request request;
     cpli_news heard;
-} cpli_ear;
+    cpli_telling tellings[CPLI_TELLINGS];
+    unsigned n_told;
+} cpli_desk;
 
 /* ---- the group ---- */
 
@@ -99,7 +112,7 @@ struct cpli_group {
     cpl_comm comm; /* first: a comm of this transport is its group */
     cpli_processes *all;
     cpli_channel channel;
-    cpli_ear *ear;
+    cpli_desk *desk;
     int64_t number; /* of the group, among all that process 0 was in */
     double deadline_s;
 
@@ -110,8 +123,7 @@ struct cpli_group {
     bool *is_out;        /* by rank */
     int n_left;
     bool is_withdrawn;
-    cpli_news told[CPLI_N_NEWS];
-    cpli_batch telling;
+    bool has_told[CPLI_N_NEWS];
 
     int64_t n_met;
     cpli_call *calls; /* by rank */
@@ -169,8 +181,8 @@ static inline int64_t cpli_parts(size_t bytes)
 /* Reads the news that have come. */
 void cpli_group_listen(cpli_group *me);
 void cpli_group_tell(cpli_group *me, cpli_news_kind kind);
-/* Whether all that I told is away; waits a while for it. */
-bool cpli_group_told_all(cpli_group *me);
+/* Whether news are away. */
+bool cpli_told(cpli_telling *telling);
 /* Nobody comes into my memory any more, nor I into others': waits a while for
  * those who may be in it. */
 void cpli_group_withdraw(cpli_group *me);

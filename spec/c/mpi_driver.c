@@ -335,18 +335,19 @@ static void leave_job(cpl_comm *comm)
     expect_end(comm, cpl_comm_barrier(comm));
 }
 
-/* One word between all pairs. */
+/* One word between all pairs, in one buffer: src is dst. */
 static cpl_status exchange_words(cpl_comm *comm)
 {
-    int64_t src[MAX_RANKS] = {0}, dst[MAX_RANKS] = {0};
+    int64_t words[2 * MAX_RANKS] = {0};
     cpli_piece sends[MAX_RANKS], receives[MAX_RANKS];
+    int64_t in = (int64_t)sizeof words / 2;
     for (int peer = 0; peer < comm->size; peer++) {
-        src[peer] = comm->rank * 100 + peer;
-        sends[peer] = (cpli_piece){peer, peer * 8, comm->rank * 8, 8};
-        receives[peer] = (cpli_piece){peer, peer * 8, comm->rank * 8, 8};
+        words[peer] = comm->rank * 100 + peer;
+        sends[peer] = (cpli_piece){peer, peer * 8, in + comm->rank * 8, 8};
+        receives[peer] = (cpli_piece){peer, in + peer * 8, comm->rank * 8, 8};
     }
-    cpli_transfer transfer = {.src = src,
-                              .dst = dst,
+    cpli_transfer transfer = {.src = words,
+                              .dst = words,
                               .sends = sends,
                               .receives = receives,
                               .n_sends = comm->size,
@@ -355,7 +356,7 @@ static cpl_status exchange_words(cpl_comm *comm)
     CPL_TRY(cpli_transfer_start(comm, &transfer));
     CPL_TRY(cpli_transfer_finish(comm, &transfer));
     for (int peer = 0; peer < comm->size; peer++)
-        check(dst[peer] == peer * 100 + comm->rank, "a word");
+        check(words[MAX_RANKS + peer] == peer * 100 + comm->rank, "a word");
     return CPL_OK;
 }
 
