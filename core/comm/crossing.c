@@ -163,6 +163,7 @@ static cpl_status start_all_to_all(cpli_group *me, cpli_crossing *crossing)
     if (status != CPL_OK)
         return cpli_group_fail_with(me, status);
     crossing->batch.n = 1;
+    crossing->batch.all_to_all = ++me->n_all_to_alls;
     return CPL_OK;
 }
 
@@ -181,6 +182,7 @@ cpl_status cpli_crossing_start(cpl_comm *comm, const cpli_transfer *transfer)
 {
     cpli_group *me = (cpli_group *)comm;
     cpli_crossing *crossing = NULL;
+    CPL_ASSERT(transfer->way == CPLI_PULL || transfer->combine == CPLI_COPY);
     cpli_group_listen(me);
     CPL_TRY(cpli_group_alive(me));
     if (transfer->way == CPLI_PULL && !me->pulls)

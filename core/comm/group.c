@@ -45,6 +45,7 @@ static void take_news(cpli_group *me, int from, const cpli_news *news)
     case CPLI_NEWS_LEFT:
         me->n_left += !me->has_left[from];
         me->has_left[from] = true;
+        me->left_after[from] = news->n_all_to_alls;
         break;
     default:
         me->is_out[from] = true;
@@ -53,33 +54,49 @@ static void take_news(cpli_group *me, int from, const cpli_news *news)
 
 void cpli_group_listen(cpli_group *me)
 {
-    cpli_ear *ear = me->ear;
+    cpli_desk *desk = me->desk;
     bool came = false;
     cpli_arrival arrival = {0};
-    while (cpli_wire_test(&ear->request, &came, &arrival) == CPL_OK && came) {
-        if (ear->heard.group == me->number)
-            take_news(me, arrival.from, &ear->heard);
-        if (cpli_wire_receive(&ear->channel, CPLI_ANYBODY, 0, &ear->heard,
-                              sizeof ear->heard, &ear->request) != CPL_OK)
+    while (cpli_wire_test(&desk->request, &came, &arrival) == CPL_OK && came) {
+        if (desk->heard.group == me->number)
+            take_news(me, arrival.from, &desk->heard);
+        if (cpli_wire_receive(&desk->channel, CPLI_ANYBODY, 0, &desk->heard,
+                              sizeof desk->heard, &desk->request) != CPL_OK)
             return;
     }
 }
 
+bool cpli_told(cpli_telling *telling)
+{
+    bool done = true;
+    cpli_arrival arrival;
+    while (done && telling->n_done < telling->n) {
+        cpli_wire_test(&telling->requests[telling->n_done], &done, &arrival);
+        telling->n_done += done;
+    }
+    return done;
+}
+
 void cpli_group_tell(cpli_group *me, cpli_news_kind kind)
 {
-    cpli_news *news = &me->told[kind];
-    if (news->group == me->number)
-        return; /* once */
-    news->group = me->number;
-    news->kind = (int32_t)kind;
-    memcpy(news->message, me->message, sizeof news->message);
-    for (int rank = 0; rank < me->comm.size; rank++) {
-        cpli_ticket *ticket = &me->telling.tickets[me->telling.n];
+    cpli_desk *desk = me->desk;
+    if (me->has_told[kind])
+        return;
+    me->has_told[kind] = true;
+    cpli_telling *telling = &desk->tellings[desk->n_told++ % CPLI_TELLINGS];
+    for (double since = cpl_clock(); !cpli_told(telling);)
+        cpli_pause(cpl_clock() - since);
+    telling->n = telling->n_done = 0;
+    telling->news = (cpli_news){.group = me->number,
+                                .n_all_to_alls = me->n_all_to_alls,
+                                .kind = (int32_t)kind};
+    memcpy(telling->news.message, me->message, sizeof me->message);
+    for (int rank = 0; rank < me->comm.size; rank++)
         if (rank != me->comm.rank &&
-            cpli_wire_send(&me->ear->channel, rank, 0, news, sizeof *news,
-                           &ticket->request) == CPL_OK)
-            me->telling.n++;
-    }
+            cpli_wire_send(&desk->channel, rank, 0, &telling->news,
+                           sizeof telling->news,
+                           &telling->requests[telling->n]) == CPL_OK)
+            telling->n++;
 }
 
 /* ---- batches ---- */
@@ -190,23 +207,31 @@ static cpl_status look(cpli_group *me, cpli_batch *batch)
 
 /* ---- waiting ---- */
 
-/* Somebody who has left, so that a message from him can not come any more. */
+/* Who has left, so that a message of the batch can not come any more; -1:
+ * nobody. One may leave when an all-to-all is over for him, if not for all. */
+static int left_rank(const cpli_group *me, const cpli_batch *batch, int peer)
+{
+    if (peer != CPLI_ANYBODY)
+        return me->has_left[peer] ? peer : -1;
+    for (int rank = 0; rank < me->comm.size; rank++)
+        if (me->has_left[rank] && me->left_after[rank] < batch->all_to_all)
+            return rank;
+    return -1;
+}
+
 static cpl_status check_left(cpli_group *me, cpli_batch *batch)
 {
     for (int64_t i = batch->n_done; me->n_left > 0 && i < batch->n; i++) {
         cpli_ticket *ticket = &batch->tickets[i];
-        int peer = ticket->peer;
+        int left = left_rank(me, batch, ticket->peer);
         CPL_TRY(look_at(me, batch, ticket));
-        for (int rank = 0; peer == CPLI_ANYBODY && rank < me->comm.size; rank++)
-            if (me->has_left[rank])
-                peer = rank;
-        if (!ticket->is_done && me->has_left[peer])
+        if (!ticket->is_done && left >= 0)
             return cpli_group_fail(
                 me, CPL_MISMATCH,
                 "mpi: rank %d waits for rank %d in %s %lld, but rank %d has "
                 "returned: the ranks made different collective calls",
-                me->comm.rank, peer, batch->what, (long long)batch->number,
-                peer);
+                me->comm.rank, left, batch->what, (long long)batch->number,
+                left);
     }
     return CPL_OK;
 }
@@ -284,18 +309,6 @@ static bool all_out(const cpli_group *me)
     for (int rank = 0; rank < me->comm.size; rank++)
         if (rank != me->comm.rank && !me->is_out[rank] && !me->has_left[rank])
             return false;
-    return true;
-}
-
-bool cpli_group_told_all(cpli_group *me)
-{
-    double since = cpl_clock();
-    while (pending(&me->telling, false, false)) {
-        double waited = cpl_clock() - since;
-        if (waited > WITHDRAWAL_S)
-            return false;
-        cpli_pause(waited);
-    }
     return true;
 }
 

@@ -43,6 +43,7 @@ typedef struct cpli_batch {
     int64_t n_done;   /* all before are done; some behind may be */
     const char *what; /* "transfer", or a collective */
     int64_t number;
+    int64_t all_to_all; /* its number among these, if it is one */
 } cpli_batch;
 
 /* ---- news ---- */
@@ -56,16 +57,30 @@ typedef enum cpli_news_kind {
 
 typedef struct cpli_news {
     int64_t group;
+    int64_t n_all_to_alls; /* that the sender has started */
     int32_t kind;
-    char message[1012];
+    char message[1004];
 } cpli_news;
 
-/* Where a process hears the news of all groups; a receive is always posted. */
-typedef struct cpli_ear {
+/* News on their way to the others, who may be slow to hear them. */
+typedef struct cpli_telling {
+    cpli_news news;
+    cpli_request *requests; /* one a process */
+    int n, n_done;
+} cpli_telling;
+
+/* More than the groups can use that not all ranks have come out of. */
+enum { CPLI_TELLINGS = 16 };
+
+/* Where a process hears the news of all groups, and tells its own; a receive is
+ * always posted. */
+typedef struct cpli_desk {
     cpli_channel channel;
     cpli_request request;
     cpli_news heard;
-} cpli_ear;
+    cpli_telling tellings[CPLI_TELLINGS];
+    unsigned n_told;
+} cpli_desk;
 
 /* ---- the group ---- */
 
@@ -97,18 +112,18 @@ struct cpli_group {
     cpl_comm comm; /* first: a comm of this transport is its group */
     cpli_processes *all;
     cpli_channel channel;
-    cpli_ear *ear;
+    cpli_desk *desk;
     int64_t number; /* of the group, among all that process 0 was in */
     double deadline_s;
 
     int failed_rank; /* the first that I heard of; -1: none */
-    char message[1012];
-    bool *has_left; /* by rank */
-    bool *is_out;   /* by rank */
+    char message[1004];
+    bool *has_left;      /* by rank */
+    int64_t *left_after; /* by rank: so many all-to-alls */
+    bool *is_out;        /* by rank */
     int n_left;
     bool is_withdrawn;
-    cpli_news told[CPLI_N_NEWS];
-    cpli_batch telling;
+    bool has_told[CPLI_N_NEWS];
 
     int64_t n_met;
     cpli_call *calls; /* by rank */
@@ -119,7 +134,8 @@ struct cpli_group {
     cpli_crossing crossings[CPLI_IN_FLIGHT];
     int64_t crossing_tickets; /* room for in each */
     int64_t n_started;
-    uint32_t *n_to; /* by rank: transfers started that send to it */
+    int64_t n_all_to_alls; /* of these */
+    uint32_t *n_to;        /* by rank: transfers started that send to it */
     uint32_t *n_from;
 
     bool pulls; /* all ranks reach each other's memory */
@@ -165,8 +181,8 @@ static inline int64_t cpli_parts(size_t bytes)
 /* Reads the news that have come. */
 void cpli_group_listen(cpli_group *me);
 void cpli_group_tell(cpli_group *me, cpli_news_kind kind);
-/* Whether all that I told is away; waits a while for it. */
-bool cpli_group_told_all(cpli_group *me);
+/* Whether news are away. */
+bool cpli_told(cpli_telling *telling);
 /* Nobody comes into my memory any more, nor I into others': waits a while for
  * those who may be in it. */
 void cpli_group_withdraw(cpli_group *me);

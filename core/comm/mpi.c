@@ -197,6 +197,16 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return a;
 }
 
+/* A divisor of `unit` that fits into an int, as large as can easily be found.
+ */
+static int64_t divisor_that_fits(int64_t unit)
+{
+    int64_t parts = cpli_ceil_div(unit, INT_MAX);
+    while (unit % parts != 0 && parts < 1 << 16)
+        parts++;
+    return unit % parts == 0 ? unit / parts : 1;
+}
+
 /* The unit in which all numbers are counted: 1 where that is enough. */
 static int64_t find_unit(const int64_t *const *lists, int n, int64_t *largest)
 {
@@ -207,19 +217,30 @@ static int64_t find_unit(const int64_t *const *lists, int n, int64_t *largest)
             unit = common_divisor(unit, lists[list][i]);
             *largest = cpli_max(*largest, lists[list][i]);
         }
-    return *largest <= INT_MAX ? 1 : unit;
+    return *largest < INT_MAX ? 1 : divisor_that_fits(unit);
+}
+
+/* Open MPI takes src == dst for MPI_IN_PLACE, where it means offsets from the
+ * same address: then those of src count from one unit before. */
+static const void *distinct(const cpli_blocks *blocks, int n, int64_t unit)
+{
+    if (blocks->src != blocks->dst)
+        return blocks->src;
+    for (int rank = 0; rank < n; rank++)
+        blocks->ints[n + rank]++;
+    return (const char *)blocks->src - unit;
 }
 
 static cpl_status start_all_to_all(const cpli_channel *channel,
-                                   const cpli_blocks *blocks, MPI_Datatype type,
-                                   cpli_request *out)
+                                   const cpli_blocks *blocks, const void *src,
+                                   MPI_Datatype type, cpli_request *out)
 {
     int n = channel->size;
     int *ints = blocks->ints;
     MPI_Request request;
-    CPL_TRY(checked(MPI_Ialltoallv(blocks->src, ints, ints + n, type,
-                                   blocks->dst, ints + 2 * n, ints + 3 * n,
-                                   type, comm_of(channel), &request),
+    CPL_TRY(checked(MPI_Ialltoallv(src, ints, ints + n, type, blocks->dst,
+                                   ints + 2 * n, ints + 3 * n, type,
+                                   comm_of(channel), &request),
                     "all-to-all"));
     keep(out, request);
     return CPL_OK;
@@ -233,19 +254,20 @@ cpl_status cpli_wire_all_to_all(const cpli_channel *channel,
                                     blocks->from, blocks->from_offsets};
     int64_t largest = 0;
     int64_t unit = find_unit(lists, n, &largest);
-    if (unit > INT_MAX || largest / cpli_max(unit, 1) > INT_MAX)
+    if (largest / unit >= INT_MAX)
         return cpli_fail(CPL_UNSUPPORTED,
                          "mpi: an all-to-all up to byte %lld in units of %lld "
                          "bytes, too many for MPI",
                          (long long)largest, (long long)unit);
     for (int i = 0; i < 4 * n; i++)
         blocks->ints[i] = (int)(lists[i / n][i % n] / unit);
+    const void *src = distinct(blocks, n, unit);
     if (unit == 1)
-        return start_all_to_all(channel, blocks, MPI_BYTE, out);
+        return start_all_to_all(channel, blocks, src, MPI_BYTE, out);
     MPI_Datatype type;
     CPL_TRY(checked(MPI_Type_contiguous((int)unit, MPI_BYTE, &type), "type"));
     MPI_Type_commit(&type);
-    cpl_status status = start_all_to_all(channel, blocks, type, out);
+    cpl_status status = start_all_to_all(channel, blocks, src, type, out);
     MPI_Type_free(&type); /* lives on until the request is done */
     return status;
 }

@@ -36,10 +36,11 @@ typedef struct cpli_assembly {
 struct cpli_processes {
     cpli_channel channel;
     cpli_letters letters;
-    cpli_ear ear;
+    cpli_desk desk;
     cpli_assembly *assemblies; /* by number of ranks */
     cpli_card *cards;          /* by rank */
     int64_t *reaches;          /* by rank: whether it reaches all others */
+    cpli_request *requests;    /* of all that is told */
     int64_t n_groups;
     cpli_windows windows; /* what a probe looks for */
     cpli_spot window;
@@ -72,11 +73,14 @@ static cpl_status open_channels(cpli_processes *all)
     CPL_TRY(CPL_ALLOC(all->size + 1, &all->assemblies));
     CPL_TRY(CPL_ALLOC(all->size, &all->cards));
     CPL_TRY(CPL_ALLOC(all->size, &all->reaches));
+    CPL_TRY(CPL_ALLOC(all->size * CPLI_TELLINGS, &all->requests));
+    for (int i = 0; i < CPLI_TELLINGS; i++)
+        all->desk.tellings[i].requests = all->requests + i * all->size;
     CPL_TRY(cpli_wire_copy(&all->channel, &all->letters.channel));
-    CPL_TRY(cpli_wire_copy(&all->channel, &all->ear.channel));
-    return cpli_wire_receive(&all->ear.channel, CPLI_ANYBODY, 0,
-                             &all->ear.heard, sizeof all->ear.heard,
-                             &all->ear.request);
+    CPL_TRY(cpli_wire_copy(&all->channel, &all->desk.channel));
+    return cpli_wire_receive(&all->desk.channel, CPLI_ANYBODY, 0,
+                             &all->desk.heard, sizeof all->desk.heard,
+                             &all->desk.request);
 }
 
 static cpl_status open_all(cpli_processes **out)
@@ -95,11 +99,21 @@ static cpl_status open_all(cpli_processes **out)
     return CPL_OK;
 }
 
-/* Reads letters that nobody wants, until `request` is done. */
+/* Whether all my letters and news are away. */
+static bool is_away(cpli_processes *all)
+{
+    bool is_all = cpli_letters_reap(&all->letters);
+    for (int i = 0; i < CPLI_TELLINGS; i++)
+        is_all = cpli_told(&all->desk.tellings[i]) && is_all;
+    return is_all;
+}
+
+/* Reads letters that nobody wants, until `request` is done; without one, until
+ * all my own are away. */
 static void drain(cpli_processes *all, cpli_request *request)
 {
     double since = cpl_clock();
-    bool done = request == NULL && cpli_letters_reap(&all->letters);
+    bool done = request == NULL && is_away(all);
     while (!done) {
         cpli_letter letter;
         cpli_arrival arrival;
@@ -110,7 +124,7 @@ static void drain(cpli_processes *all, cpli_request *request)
         else
             cpli_pause(cpl_clock() - since);
         if (request == NULL)
-            done = cpli_letters_reap(&all->letters);
+            done = is_away(all);
         else if (cpli_wire_test(request, &done, &arrival) != CPL_OK)
             return;
     }
@@ -121,15 +135,16 @@ static void close_all(cpli_processes *all)
     cpli_request barrier;
     if (all == NULL)
         return;
-    drain(all, NULL); /* my letters are away */
+    drain(all, NULL);
     if (cpli_wire_barrier(&all->channel, &barrier) == CPL_OK)
         drain(all, &barrier);
     cpli_letters_destroy(&all->letters);
-    cpli_wire_cancel(&all->ear.request);
+    cpli_wire_cancel(&all->desk.request);
     for (int n = 0; n <= all->size; n++)
         cpli_windows_destroy(&all->assemblies[n].last_windows);
     cpli_windows_destroy(&all->windows);
     cpli_wire_close();
+    cpli_free(all->requests);
     cpli_free(all->reaches);
     cpli_free(all->cards);
     cpli_free(all->assemblies);
@@ -233,8 +248,8 @@ static cpl_status take_memory(cpli_group *group)
 {
     int n = group->comm.size;
     CPL_TRY(CPL_ALLOC(n, &group->has_left));
+    CPL_TRY(CPL_ALLOC(n, &group->left_after));
     CPL_TRY(CPL_ALLOC(n, &group->is_out));
-    CPL_TRY(CPL_ALLOC(n * CPLI_N_NEWS, &group->telling.tickets));
     CPL_TRY(CPL_ALLOC(n, &group->calls));
     CPL_TRY(CPL_ALLOC(2 * n, &group->meeting.tickets));
     CPL_TRY(CPL_ALLOC(2 * n, &group->plain));
@@ -263,8 +278,8 @@ static void destroy_group(cpli_group *group)
     cpli_free(group->plain);
     cpli_free(group->meeting.tickets);
     cpli_free(group->calls);
-    cpli_free(group->telling.tickets);
     cpli_free(group->is_out);
+    cpli_free(group->left_after);
     cpli_free(group->has_left);
     cpli_free(group);
 }
@@ -276,7 +291,7 @@ static cpl_status create_group(cpli_processes *all, int n, double deadline_s,
     cpli_group *group = *out;
     group->comm = (cpl_comm){.ops = &group_ops, .rank = all->rank, .size = n};
     group->all = all;
-    group->ear = &all->ear;
+    group->desk = &all->desk;
     group->deadline_s = deadline_s;
     group->failed_rank = -1;
     return take_memory(group);
@@ -392,8 +407,7 @@ static void part(cpl_comm *comm)
         cpli_windows_destroy(&group->windows);
     for (int rank = 0; rank < comm->size; rank++)
         cpli_neighbour_unmap(&group->neighbours[rank]);
-    if (cpli_group_told_all(group))
-        destroy_group(group);
+    destroy_group(group);
 }
 
 static void fail(cpl_comm *comm, const char *message)

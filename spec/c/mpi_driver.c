@@ -335,6 +335,51 @@ static void leave_job(cpl_comm *comm)
     expect_end(comm, cpl_comm_barrier(comm));
 }
 
+/* One word between all pairs, in one buffer: src is dst. */
+static cpl_status exchange_words(cpl_comm *comm)
+{
+    int64_t words[2 * MAX_RANKS] = {0};
+    cpli_piece sends[MAX_RANKS], receives[MAX_RANKS];
+    int64_t in = (int64_t)sizeof words / 2;
+    for (int peer = 0; peer < comm->size; peer++) {
+        words[peer] = comm->rank * 100 + peer;
+        sends[peer] = (cpli_piece){peer, peer * 8, in + comm->rank * 8, 8};
+        receives[peer] = (cpli_piece){peer, in + peer * 8, comm->rank * 8, 8};
+    }
+    cpli_transfer transfer = {.src = words,
+                              .dst = words,
+                              .sends = sends,
+                              .receives = receives,
+                              .n_sends = comm->size,
+                              .n_receives = comm->size,
+                              .way = CPLI_ALLTOALL};
+    CPL_TRY(cpli_transfer_start(comm, &transfer));
+    CPL_TRY(cpli_transfer_finish(comm, &transfer));
+    for (int peer = 0; peer < comm->size; peer++)
+        check(words[MAX_RANKS + peer] == peer * 100 + comm->rank, "a word");
+    return CPL_OK;
+}
+
+/* The last one leaves before the third all-to-all. Who is slow may hear of it
+ * in the second already. */
+static void leave_all_to_all_job(cpl_comm *comm)
+{
+    int n = comm->rank == comm->size - 1 ? 2 : 3;
+    cpl_status status = CPL_OK;
+    for (int i = 0; i < n && status == CPL_OK; i++)
+        status = exchange_words(comm);
+    if (n == 3)
+        expect_end(comm, status);
+}
+
+/* The first comes late, so that some leave before others are done. */
+static void late_job(cpl_comm *comm)
+{
+    if (comm->rank == 0)
+        nap(0.1);
+    check_ok(exchange_words(comm), "all-to-all");
+}
+
 static void a_rank_leaves(void)
 {
     int n = mpi->size(all);
@@ -342,6 +387,9 @@ static void a_rank_leaves(void)
     culprit = n - 1;
     double since = cpl_clock();
     run_job(n, 20, leave_job);
+    culprit = -1;
+    run_job(n, 20, leave_all_to_all_job);
+    run_job(n, 20, late_job); /* some leave before others are done */
     check(cpl_clock() - since < 5, "a rank that has left is no wait");
     run_job(n, 20, whole_job);
 }
@@ -471,6 +519,43 @@ static void one_aborts(void)
     run_job(mpi->size(all), 20, whole_job); /* never complete */
 }
 
+/* A piece of 3 GiB by every way: needs 6 GiB of memory, so no spec has it. */
+static void large_job(cpl_comm *comm)
+{
+    static const size_t bytes = (size_t)3 << 30;
+    bool is_sender = comm->rank == 0;
+    cpli_piece piece = {.peer = 1 - comm->rank, .bytes = (int64_t)bytes};
+    cpli_transfer transfer = {.sends = &piece, .receives = &piece};
+    void *memory = NULL;
+    check_ok(cpli_comm_alloc(comm, bytes, &memory), "memory");
+    uint64_t *words = memory;
+    transfer.src = transfer.dst = memory;
+    transfer.n_sends = is_sender;
+    transfer.n_receives = !is_sender;
+    for (int way = CPLI_PULL; way <= CPLI_ALLTOALL; way++) {
+        bool right = true;
+        transfer.way = (cpli_way)way;
+        for (size_t i = 0; i < bytes / 8; i++)
+            words[i] = is_sender ? i * 31 + (uint64_t)way : 0;
+        check_ok(cpl_comm_barrier(comm), "barrier");
+        double since = cpl_clock();
+        check_ok(cpli_transfer_reserve(comm, &transfer), "reserve");
+        check_ok(cpli_transfer_start(comm, &transfer), "start");
+        check_ok(cpli_transfer_finish(comm, &transfer), "finish");
+        double seconds = cpl_clock() - since;
+        for (size_t i = 0; i < bytes / 8; i++)
+            right = right && words[i] == i * 31 + (uint64_t)way;
+        check(right, "all words of a large piece");
+        if (is_sender)
+            printf("3 GiB by way %d: %.2f s\n", way, seconds);
+    }
+}
+
+static void large_pieces(void)
+{
+    run_job(2, 60, large_job);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -478,7 +563,8 @@ static const struct {
     {"well", all_is_well},         {"fails", a_rank_fails},
     {"leaves", a_rank_leaves},     {"differ", the_ranks_differ},
     {"never", a_rank_never_comes}, {"memory", a_join_fails},
-    {"dies", a_rank_dies},         {"aborts", one_aborts},
+    {"large", large_pieces},       {"dies", a_rank_dies},
+    {"aborts", one_aborts},
 };
 
 int main(int n, char **arguments)

@@ -26,8 +26,36 @@ static void measure_waiting(void)
            mpi->rank(all), 50 * (cpl_thread_clock() - cpu));
 }
 
+/* The time of a transfer of 64 bytes to the next rank and from the last. */
+static double time_small(cpl_comm *comm, cpli_way way)
+{
+    enum { N = 5000, BYTES = 64 };
+    int n = comm->size;
+    cpli_piece to = {.peer = (comm->rank + 1) % n, .bytes = BYTES};
+    cpli_piece from = {.peer = (comm->rank + n - 1) % n, .bytes = BYTES};
+    void *memory = NULL;
+    check_ok(cpli_comm_alloc(comm, 2 * BYTES, &memory), "memory");
+    cpli_transfer transfer = {.src = memory,
+                              .dst = (char *)memory + BYTES,
+                              .sends = &to,
+                              .receives = &from,
+                              .n_sends = 1,
+                              .n_receives = 1,
+                              .way = way};
+    check_ok(cpl_comm_barrier(comm), "barrier");
+    double since = cpl_clock();
+    for (int i = 0; i < N; i++) {
+        check_ok(cpli_transfer_start(comm, &transfer), "start");
+        check_ok(cpli_transfer_finish(comm, &transfer), "finish");
+    }
+    double seconds = (cpl_clock() - since) / N;
+    cpli_comm_free(comm, memory);
+    return seconds;
+}
+
 static void latency_job(cpl_comm *comm)
 {
+    static const char *const ways[] = {"pull", "messages", "all-to-all"};
     enum { N = 20000 };
     double data = 1;
     for (int i = 0; i < N / 10; i++)
@@ -42,6 +70,11 @@ static void latency_job(cpl_comm *comm)
     if (comm->rank == 0)
         printf("%d ranks: barrier %.2f us, sum of 1 %.2f us\n", comm->size,
                1e6 * barrier / N, 1e6 * (cpl_clock() - since) / N);
+    for (int way = CPLI_PULL; way <= CPLI_ALLTOALL; way++) {
+        double seconds = time_small(comm, (cpli_way)way);
+        if (comm->rank == 0)
+            printf("64 bytes by %s: %.2f us\n", ways[way], 1e6 * seconds);
+    }
     check_ok(cpl_comm_barrier(comm), "barrier");
     if (comm->rank == 0)
         nap(2);
