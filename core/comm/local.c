@@ -16,15 +16,6 @@ static cpli_member *member_of(const cpli_member *me, int rank)
 
 /* ---- transfers: start ---- */
 
-/* The end of the pieces of one peer that begin at `first`. */
-static int64_t end_of_peer(const cpli_piece *pieces, int64_t n, int64_t first)
-{
-    int64_t end = first;
-    while (end < n && pieces[end].peer == pieces[first].peer)
-        end++;
-    return end;
-}
-
 /* The first piece of `peer`, or where it would stand: they are in peer order.
  */
 static int64_t begin_of_peer(const cpli_piece *pieces, int64_t n, int peer)
@@ -72,7 +63,7 @@ static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
         (cpli_flight){.transfer = transfer, .number = ++me->n_started};
     const cpli_piece *sends = transfer->sends;
     for (int64_t i = 0; i < transfer->n_sends;
-         i = end_of_peer(sends, transfer->n_sends, i))
+         i = cpli_end_of_peer(sends, transfer->n_sends, i))
         if (sends[i].peer != comm->rank)
             post(me, sends[i].peer, place);
     return CPL_OK;
@@ -118,33 +109,6 @@ static bool do_match(const cpli_transfer *mine, int64_t first, int64_t n,
     return (mine->combine == CPLI_SWAP) == (theirs->combine == CPLI_SWAP);
 }
 
-/* Two partners share a swap: the lower rank does the first half. */
-static void swap_half(const cpli_transfer *mine, const cpli_transfer *theirs,
-                      const cpli_piece *piece, int rank)
-{
-    int64_t half = piece->bytes / 2 / 64 * 64;
-    bool is_lower = rank < piece->peer;
-    int64_t begin = is_lower ? 0 : half;
-    int64_t end = is_lower ? half : piece->bytes;
-    cpli_swap_bytes((char *)mine->dst + piece->offset + begin,
-                    (char *)theirs->dst + piece->peer_offset + begin,
-                    (size_t)(end - begin));
-}
-
-static void pull(const cpli_transfer *mine, const cpli_transfer *theirs,
-                 const cpli_piece *piece, int rank)
-{
-    char *dst = (char *)mine->dst + piece->offset;
-    const char *src = (const char *)theirs->src + piece->peer_offset;
-    if (mine->combine == CPLI_COPY)
-        memcpy(dst, src, (size_t)piece->bytes);
-    else if (mine->combine == CPLI_ADD)
-        cpli_add_elements(mine->dtype, dst, src,
-                          piece->bytes / (int64_t)cpl_dtype_bytes(mine->dtype));
-    else
-        swap_half(mine, theirs, piece, rank);
-}
-
 /* Takes the pieces first .. first + n - 1 of `mine` from their sender. */
 static cpl_status take(cpli_member *me, const cpli_transfer *mine,
                        int64_t first, int64_t n, int64_t number)
@@ -158,7 +122,8 @@ static cpl_status take(cpli_member *me, const cpli_transfer *mine,
     const cpli_transfer *theirs = next_from(me, peer);
     bool is_match = do_match(mine, first, n, theirs, rank);
     for (int64_t i = 0; is_match && i < n; i++)
-        pull(mine, theirs, &mine->receives[first + i], rank);
+        cpli_move_between(mine, &mine->receives[first + i],
+                          (void *)(uintptr_t)theirs->src, rank);
     cpli_member_unpin(me, peer, is_match);
     if (is_match)
         return CPL_OK;
@@ -174,7 +139,7 @@ static cpl_status receive_all(cpli_member *me, const cpli_transfer *transfer,
 {
     const cpli_piece *receives = transfer->receives;
     for (int64_t i = 0; i < transfer->n_receives;) {
-        int64_t end = end_of_peer(receives, transfer->n_receives, i);
+        int64_t end = cpli_end_of_peer(receives, transfer->n_receives, i);
         if (receives[i].peer != me->comm.rank)
             CPL_TRY(take(me, transfer, i, end - i, number));
         else
@@ -190,7 +155,7 @@ static cpl_status settle_all(cpli_member *me, const cpli_transfer *transfer,
 {
     const cpli_piece *sends = transfer->sends;
     for (int64_t i = 0; i < transfer->n_sends;
-         i = end_of_peer(sends, transfer->n_sends, i)) {
+         i = cpli_end_of_peer(sends, transfer->n_sends, i)) {
         int peer = sends[i].peer;
         if (peer == me->comm.rank)
             continue;

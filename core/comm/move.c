@@ -59,6 +59,11 @@ void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n)
     }
 }
 
+void cpli_copy_bytes(void *dst, const void *src, size_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+
 void cpli_swap_bytes(void *a, void *b, size_t bytes)
 {
     char buffer[SWAP_BYTES];
@@ -88,4 +93,29 @@ void cpli_move_within(const cpli_transfer *transfer, const cpli_piece *piece)
     else if (piece->offset < piece->peer_offset)
         /* Listed from both ends; the lower one does it. */
         cpli_swap_bytes(dst, (char *)transfer->dst + piece->peer_offset, bytes);
+}
+
+/* Two partners share a swap: the lower rank does the first half. */
+cpli_range cpli_swap_share(const cpli_piece *piece, int rank)
+{
+    int64_t half = piece->bytes / 2 / 64 * 64;
+    if (rank < piece->peer)
+        return (cpli_range){0, half};
+    return (cpli_range){half, piece->bytes};
+}
+
+void cpli_move_between(const cpli_transfer *mine, const cpli_piece *piece,
+                       void *theirs, int rank)
+{
+    char *dst = (char *)mine->dst + piece->offset;
+    char *src = (char *)theirs + piece->peer_offset;
+    cpli_range share = cpli_swap_share(piece, rank);
+    if (mine->combine == CPLI_COPY)
+        cpli_copy_bytes(dst, src, (size_t)piece->bytes);
+    else if (mine->combine == CPLI_ADD)
+        cpli_add_elements(mine->dtype, dst, src,
+                          piece->bytes / (int64_t)cpl_dtype_bytes(mine->dtype));
+    else
+        cpli_swap_bytes(dst + share.begin, src + share.begin,
+                        (size_t)(share.end - share.begin));
 }

@@ -15,9 +15,6 @@
 
 #include "comm.h"
 
-/* Transfers that one rank may have started and not finished. */
-enum { CPLI_IN_FLIGHT = 16 };
-
 /* What one rank has for another: places in the sender's table of transfers in
  * flight, in the order of their starts. Guarded by the receiver. */
 typedef struct cpli_box {

@@ -8,8 +8,7 @@
 
 static bool applies(const cpl_comm *comm)
 {
-    const char *transport = cpl_comm_transport(comm);
-    return strcmp(transport, "local") == 0 || strcmp(transport, "self") == 0;
+    return cpli_comm_offers(comm, CPLI_PULL);
 }
 
 static cpl_status start_transfer(cpl_comm *comm, cpli_moves *moves,

@@ -1,4 +1,4 @@
---- Runs one case on rank threads and makes its result.
+--- Runs one case on ranks and makes its result.
 -- @module cplab.case_run
 local buffer = require "string.buffer"
 
@@ -8,7 +8,7 @@ local sweep = require "cplab.sweep"
 local C, ffi = clib.C, clib.ffi
 
 --- `is_stuck`: a rank of an earlier case does not return. Its thread takes time from every later
--- case, and the process must end with `cpl_host_exit`.
+-- case, or its process is missing there, and the program must end with `cpl_host_exit`.
 local M = { is_stuck = false }
 
 local function text_of(value)

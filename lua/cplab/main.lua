@@ -12,7 +12,7 @@ for module, package_name in pairs(needed) do
 end
 
 local status = require("cplab.cli").main { ... }
--- A thread that does not return must not see the process torn down around it.
+-- A rank that does not return must not see the program torn down around it.
 local case_run = package.loaded["cplab.case_run"]
 if case_run and case_run.is_stuck then require("clib").C.cpl_host_exit(status) end
 os.exit(status)
