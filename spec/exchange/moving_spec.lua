@@ -168,36 +168,45 @@ describe("an exchange in place of mirror", function()
     end)
 end)
 
+-- Two plans fly at once; `order` says which is finished first.
+local function fly_two(comm, p)
+    local exchange = require "cplab.exchange"
+    local route = require "cplab.route"
+    local rows = require "spec.exchange.rows"
+    local cp = comm:size() / p.tp
+    local stream, rank = rows.stream("thd", cp, p.tp), comm:rank()
+    local a = rows.layout("zigzag", stream, cp, p.tp)
+    local b = rows.layout("random", stream, cp, p.tp)
+    local here, there = a:positions(rank), b:positions(rank)
+    local plans, x, y = {}, {}, {}
+    for i = 1, 2 do
+        plans[i] = exchange.plan(route(a, b), comm, "i64", 2, p.method)
+        x[i] = rows.tensor("i64", #here, 2)
+        x[i]:set(function(k) return i * 1000 + here[math.floor(k / 2) + 1] end)
+        y[i] = rows.tensor("i64", #there, 2)
+        plans[i]:start(x[i], y[i])
+    end
+    for i = 1, 2 do
+        plans[p.order == "first" and i or 3 - i]:finish()
+    end
+    for i = 1, 2 do
+        for k, value in ipairs(y[i]:values()) do
+            assert(value == i * 1000 + there[math.ceil(k / 2)])
+        end
+    end
+    return true
+end
+
 describe("two exchanges in flight", function()
-    for _, order in ipairs { "first", "last" } do
-        it("are finished in any order: " .. order .. " first", function()
-            local results = ranks.run(3, function(comm, p)
-                local exchange = require "cplab.exchange"
-                local route = require "cplab.route"
-                local rows = require "spec.exchange.rows"
-                local stream, rank = rows.stream("thd", 3), comm:rank()
-                local a = rows.layout("zigzag", stream, 3)
-                local b = rows.layout("random", stream, 3)
-                local here, there = a:positions(rank), b:positions(rank)
-                local plans, x, y = {}, {}, {}
-                for i = 1, 2 do
-                    plans[i] = exchange.plan(route(a, b), comm, "i64", 2)
-                    x[i] = rows.tensor("i64", #here, 2)
-                    x[i]:set(function(k) return i * 1000 + here[math.floor(k / 2) + 1] end)
-                    y[i] = rows.tensor("i64", #there, 2)
-                    plans[i]:start(x[i], y[i])
-                end
-                for i = 1, 2 do
-                    plans[p.order == "first" and i or 3 - i]:finish()
-                end
-                for i = 1, 2 do
-                    for k, value in ipairs(y[i]:values()) do
-                        assert(value == i * 1000 + there[math.ceil(k / 2)])
-                    end
-                end
-                return true
-            end, { order = order })
-            assert.same({ true, true, true }, results)
-        end)
+    for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "composed" } do
+        for _, order in ipairs { "first", "last" } do
+            for _, n in ipairs(counts { 4 }) do
+                it(("by %s are finished in any order: %s first"):format(method, order), function()
+                    local tp = method == "composed" and 2 or 1
+                    assert.same({ true, true, true, true }, ranks.run(n, fly_two,
+                        { method = method, order = order, tp = tp }))
+                end)
+            end
+        end
     end
 end)

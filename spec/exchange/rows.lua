@@ -94,6 +94,22 @@ function Tensor:mark(layout, rank, traced)
     return self
 end
 
+--- Rows of 2 integers that rank, seed and place determine.
+function M.draw(rank, n_rows, seed)
+    return M.tensor("i64", n_rows, 2):set(function(i)
+        return (i * 7919 + rank * 104729 + seed) % 2003 - 1001
+    end)
+end
+
+--- Collective. The dot product of two tensors over all ranks; exact for small integers.
+function M.dot(comm, a, b)
+    local sum, bs = 0, b:values()
+    for i, value in ipairs(a:values()) do
+        sum = sum + value * bs[i]
+    end
+    return comm:sum({ sum })[1]
+end
+
 --- The positions of a view's rows, -1 for fill.
 function M.view_positions(view, rank)
     local list = {}
