@@ -100,9 +100,15 @@ CPL_API cpl_status cpli_transfer_finish(cpl_comm *comm,
                                         const cpli_transfer *transfer);
 
 /* Whether this machine's caches hold less than `bytes` bytes. */
-bool cpli_is_beyond_caches(int64_t bytes);
-/* memcpy; what is_large goes around the caches, which cannot keep it. */
-void cpli_copy_bytes(void *dst, const void *src, size_t bytes, bool is_large);
+CPL_API bool cpli_is_beyond_caches(int64_t bytes);
+/* memcpy. With is_large it goes around the caches, which could not keep it, and
+ * other ranks see the bytes only after cpli_copy_fence. */
+CPL_API void cpli_copy_bytes(void *dst, const void *src, size_t bytes,
+                             bool is_large);
+CPL_API void cpli_copy_fence(void);
+/* Of pieces one after the other: reads the beginning of the next one into the
+ * cache, where the processor could not guess that it is next. */
+void cpli_fetch_ahead(const void *src, int64_t bytes);
 /* Whether elements of dtype can be added: all but BF16. */
 bool cpli_can_add(cpl_dtype dtype);
 /* dst[i] += src[i] for n elements of dtype; integers wrap around. */

@@ -4,36 +4,35 @@
  */
 #include "exchange.h"
 
-static void carry(const cpli_moves *moves, const cpli_carry *item, char *to)
+static const char *source_of(const cpli_moves *moves, const cpli_carry *item)
 {
-    cpli_copy_bytes(to + item->to_offset,
-                    moves->at[item->from] + item->from_offset,
-                    (size_t)item->bytes, moves->flying->is_large);
+    return moves->at[item->from] + item->from_offset;
 }
 
-static void load(const cpli_moves *moves)
-{
-    const cpli_carries *list = &moves->flying->load;
-    for (int64_t i = 0; i < list->n; i++)
-        carry(moves, &list->items[i], moves->at[CPLI_OUTBOX]);
-}
-
-/* By now everybody has read my rows, so src may be dst. */
-static void unload(const cpli_moves *moves)
+static void carry(const cpli_moves *moves, const cpli_carry *item, char *to,
+                  cpli_combine combine)
 {
     const cpli_recipe *recipe = moves->flying;
-    const cpli_carries *list = &recipe->unload;
-    char *dst = moves->at[CPLI_DST];
-    cpl_dtype dtype = recipe->dtype;
+    const char *from = source_of(moves, item);
+    if (combine == CPLI_COPY)
+        cpli_copy_bytes(to + item->to_offset, from, (size_t)item->bytes,
+                        recipe->is_large);
+    else
+        cpli_add_elements(recipe->dtype, to + item->to_offset, from,
+                          item->bytes /
+                              (int64_t)cpl_dtype_bytes(recipe->dtype));
+}
+
+static void carry_all(const cpli_moves *moves, const cpli_carries *list,
+                      char *to, cpli_combine combine)
+{
     for (int64_t i = 0; i < list->n; i++) {
-        const cpli_carry *item = &list->items[i];
-        if (recipe->combine == CPLI_COPY)
-            carry(moves, item, dst);
-        else
-            cpli_add_elements(dtype, dst + item->to_offset,
-                              moves->at[item->from] + item->from_offset,
-                              item->bytes / (int64_t)cpl_dtype_bytes(dtype));
+        const cpli_carry *next = &list->items[i + 1];
+        if (i + 1 < list->n)
+            cpli_fetch_ahead(source_of(moves, next), next->bytes);
+        carry(moves, &list->items[i], to, combine);
     }
+    cpli_copy_fence();
 }
 
 /* An all-to-all needs every rank, others only those with pieces. */
@@ -56,7 +55,9 @@ static cpl_status finish_leg(const cpli_moves *moves, const cpli_leg *leg)
 {
     if (is_idle(leg))
         return CPL_OK;
-    return cpli_transfer_finish(moves->comm, &leg->transfer);
+    CPL_TRY(cpli_transfer_finish(moves->comm, &leg->transfer));
+    cpli_copy_fence();
+    return CPL_OK;
 }
 
 cpl_status cpli_moves_start(cpli_moves *moves, cpli_mode mode, const void *src,
@@ -68,7 +69,7 @@ cpl_status cpli_moves_start(cpli_moves *moves, cpli_mode mode, const void *src,
     moves->at[CPLI_DST] = dst;
     moves->at[CPLI_OUTBOX] = moves->outbox;
     moves->at[CPLI_INBOX] = moves->inbox;
-    load(moves);
+    carry_all(moves, &recipe->load, moves->outbox, CPLI_COPY);
     int n_at_once = recipe->in_turn ? 1 : recipe->n_legs;
     for (int i = 0; i < n_at_once; i++)
         CPL_TRY(start_leg(moves, &recipe->legs[i]));
@@ -83,6 +84,7 @@ cpl_status cpli_moves_finish(cpli_moves *moves)
             CPL_TRY(start_leg(moves, &recipe->legs[i]));
         CPL_TRY(finish_leg(moves, &recipe->legs[i]));
     }
-    unload(moves);
+    /* By now everybody has read my rows, so dst may be src. */
+    carry_all(moves, &recipe->unload, moves->at[CPLI_DST], recipe->combine);
     return CPL_OK;
 }
