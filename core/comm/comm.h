@@ -114,7 +114,7 @@ bool cpli_can_add(cpl_dtype dtype);
 /* dst[i] += src[i] for n elements of dtype; integers wrap around. */
 void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n);
 /* a and b, which do not overlap, change places. */
-void cpli_swap_bytes(void *a, void *b, size_t bytes);
+CPL_API void cpli_swap_bytes(void *a, void *b, size_t bytes);
 /* Carries out a received piece whose sender is the rank itself. */
 void cpli_move_within(const cpli_transfer *transfer, const cpli_piece *piece);
 
