@@ -49,7 +49,7 @@ typedef struct cpli_transfer {
     cpli_way way;
     cpli_combine combine;
     cpl_dtype dtype;
-    bool is_large; /* all ranks together write more than the caches hold */
+    bool is_large; /* the group reads and writes more than the caches hold */
 } cpli_transfer;
 
 typedef struct cpli_comm_ops {

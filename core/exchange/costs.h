@@ -8,11 +8,12 @@
 
 #include "exchange.h"
 
+/* The prices of what a cpli_effort counts. */
 typedef struct cpli_cost {
     double message_us;
     double piece_us;
-    double crossing_gbs; /* GB/s of the bytes that cross between ranks */
-    double carried_gbs;  /* GB/s of those that a rank packs, unpacks or keeps */
+    double crossing_gbs; /* 10^9 bytes a second */
+    double carried_gbs;
 } cpli_cost;
 
 /* What the methods cost on a transport, in the order of cpli_methods. */

@@ -22,13 +22,14 @@ static cpl_status prepare(const cpli_task *task, cpli_recipe *recipe)
     return cpli_unload(task, recipe);
 }
 
+/* Of a run, sending and receiving are each a piece. */
 static cpli_effort effort(const cpli_census *census)
 {
-    return (cpli_effort){.messages = census->pieces_out + census->pieces_in,
-                         .pieces = census->pieces_own,
-                         .crossing =
-                             cpli_max(census->bytes_out, census->bytes_in),
-                         .carried = census->bytes_own};
+    return (cpli_effort){
+        .messages = census->peers_out + census->peers_in,
+        .pieces = census->pieces_out + census->pieces_in + census->pieces_own,
+        .crossing = cpli_max(census->bytes_out, census->bytes_in),
+        .carried = census->bytes_own};
 }
 
 const cpli_method cpli_method_direct = {

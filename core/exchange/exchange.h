@@ -154,7 +154,7 @@ typedef struct cpli_census {
 
 /* What one execution asks of a rank: the quantities that have a price. */
 typedef struct cpli_effort {
-    int64_t messages;
+    int64_t messages; /* ranks that it sends to, and that it hears from */
     int64_t pieces;   /* of memory: packed, unpacked, copied, or sent */
     int64_t crossing; /* bytes from or to others, whichever are more */
     int64_t carried;  /* bytes packed, unpacked, or moved within the rank */

@@ -187,9 +187,9 @@ cpl_status cpli_moves_prepare(const cpl_plan *plan, cpl_route *route,
     cpli_task task = {.moves = out,
                       .route = route,
                       .dtype = row.dtype,
-                      .row_bytes = row.bytes,
-                      .is_large =
-                          cpli_is_beyond_caches(plan->rows_of_all * row.bytes)};
+                      .row_bytes = row.bytes};
+    /* They are read and written. */
+    task.is_large = cpli_is_beyond_caches(2 * plan->rows_of_all * row.bytes);
     CPL_TRY(prepare_out_of_place(plan, part, task, row.is_added));
     if (plan->is_in_place)
         CPL_TRY(prepare_in_place(plan, task));
