@@ -7,6 +7,7 @@
 --   gdn = { key_heads = 2, value_heads = 4, key_dim = 32, value_dim = 32, conv = 4 },
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
+local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
 local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
@@ -19,7 +20,7 @@ local M = {}
 local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
     dtype = "string?", seed = "integer?", gqa = "table?", gdn = "table?", mlp = "table?",
-    routes = "string?", eps = "number?",
+    routes = "string?", exchange = "table?", eps = "number?",
 }
 local GQA = {
     heads = "integer", kv_heads = "integer", head_dim = "integer", rotary_dim = "integer?",
@@ -33,6 +34,7 @@ local GDN = {
     conv = "integer?", chunk = "integer?", cp_mode = "string?", layouts = "any?",
 }
 local MLP = { width = "integer" }
+local EXCHANGE = { method = "string?" }
 local DTYPES = { "f64", "f32" }
 local ROUTES = { "prebuilt", "lazy" }
 local MAX_SIZE = 2 ^ 31 - 1 -- sizes are ints in C
@@ -91,6 +93,15 @@ local function gdn_config(t, level)
     }
 end
 
+-- How conversions move rows.
+local function exchange_options(t, level)
+    args.fields("model.exchange", t, EXCHANGE, level + 1)
+    local methods = exchange.methods()
+    methods[#methods + 1] = "auto"
+    return { method = args.one_of("model.exchange", "method", t.method or "auto", methods,
+        level + 1) }
+end
+
 local function balance_options(gqa)
     local options = {}
     for _, name in ipairs(BALANCE) do options[name] = gqa and gqa[name] end
@@ -101,7 +112,8 @@ end
 -- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta; for a balanced layout tolerance, block,
 -- node_size, placement, method }, gdn { key_heads, value_heads,
--- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"), eps
+-- key_dim, value_dim, conv, chunk }, mlp { width } or none, routes ("prebuilt", "lazy"),
+-- exchange { method } of the conversions (a name of cplab.exchange.methods(), or "auto"), eps
 function M.new(t)
     args.fields("model", t, FIELDS, 2)
     check_sizes("model", t, FIELDS, 2)
@@ -131,6 +143,7 @@ function M.new(t)
         gdn = t.gdn and gdn_config(t.gdn, 2),
         mlp = t.mlp and { width = t.mlp.width },
         routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, 2),
+        exchange = exchange_options(t.exchange or {}, 2),
         eps = t.eps or 1e-6,
     }, Model)
     for _, kind in ipairs { "gqa", "gdn" } do
@@ -166,7 +179,8 @@ local function flat(prefix, t, out)
     end
 end
 
---- A text that is equal exactly for models with the same numbers: all but policy and routes.
+--- A text that is equal exactly for models with the same numbers: all but policy, routes and
+-- exchange.
 function Model:signature()
     local out = { "schedule=" .. self.schedule:describe() }
     for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps" } do
