@@ -203,14 +203,14 @@ static cpl_status convert(const cpli_task *task, const end *from, const end *to,
 static cpl_status keep(const cpli_task *task, const end *to,
                        cpli_recipe *recipe)
 {
-    int rank = cpl_comm_rank(task->moves->comm);
+    int64_t before = rows_before(to->layout, to->cp_rank, to->window);
+    int64_t mine = cpli_n_local(to->layout, cpl_comm_rank(task->moves->comm));
     CPL_TRY(CPLI_LIST(task, 1, &recipe->unload.items));
-    recipe->unload.n = 1;
-    recipe->unload.items[0] = (cpli_carry){
-        .from = CPLI_INBOX,
-        .from_offset =
-            rows_before(to->layout, to->cp_rank, to->window) * task->row_bytes,
-        .bytes = cpli_n_local(to->layout, rank) * task->row_bytes};
+    recipe->unload.n = mine > 0 ? 1 : 0;
+    recipe->unload.items[0] =
+        (cpli_carry){.from = CPLI_INBOX,
+                     .from_offset = before * task->row_bytes,
+                     .bytes = mine * task->row_bytes};
     return CPL_OK;
 }
 
