@@ -5,6 +5,7 @@
  */
 #include "comm.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -23,10 +24,18 @@ static int64_t ask_kernel(void)
     return (int64_t)kib << 10;
 }
 
+static int64_t ask(void)
+{
+    int64_t bytes = ask_kernel();
+    if (bytes <= 0)
+        bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? bytes : USUAL_BYTES;
+}
+
 bool cpli_is_beyond_caches(int64_t bytes)
 {
-    int64_t cache = ask_kernel();
-    if (cache <= 0)
-        cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return bytes > (cache > 0 ? cache : USUAL_BYTES);
+    static atomic_llong known; /* the same answer to whoever asks first */
+    if (atomic_load(&known) == 0)
+        atomic_store(&known, ask());
+    return bytes > atomic_load(&known);
 }

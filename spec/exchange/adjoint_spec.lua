@@ -1,6 +1,8 @@
 local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
 
+local on = counts.on(it)
+
 local methods = { "copy", "direct", "packed", "alltoallv" }
 
 -- For each view (and each partition) of a layout: what comes back is, bit by bit, the sum of what
@@ -176,7 +178,7 @@ end
 
 describe("a view", function()
     for _, method in ipairs(methods) do
-        for _, cp in ipairs(counts(method == "copy" and { 1, 2, 3, 4, 5, 6, 7, 8 }
+        for _, cp in ipairs(counts.of(method == "copy" and { 1, 2, 3, 4, 5, 6, 7, 8 }
             or { 1, 2, 3, 4, 8 })) do
             it(("shows each rank its rows by %s, %d ranks"):format(method, cp), function()
                 local fills = 0
@@ -200,7 +202,7 @@ describe("a view", function()
     end
 
     for _, method in ipairs(methods) do
-        for _, n in ipairs(counts { 1, 3, 8 }) do
+        for _, n in ipairs(counts.of { 1, 3, 8 }) do
             it(("is adjoint by %s, %d ranks: <Ax, y> = <x, A'y> exactly in integers"):format(
                 method, n), function()
                 local results = ranks.run(n, dots_of_views, method)
@@ -212,7 +214,7 @@ describe("a view", function()
         end
     end
 
-    it("has an adjoint that adds rows, not traces, and counts what goes back", function()
+    on(3)("has an adjoint that adds rows, not traces, and counts what goes back", function()
         local results = ranks.run(3, function(comm)
             local C = require("clib").C
             local exchange = require "cplab.exchange"
@@ -273,7 +275,7 @@ describe("a view", function()
             end)
     end
 
-    it("has no adjoint in bf16, and says so", function()
+    on(2)("has no adjoint in bf16, and says so", function()
         local _, failure = ranks.try(2, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"

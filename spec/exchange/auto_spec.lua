@@ -41,7 +41,7 @@ end
 local dear, cheap, free = { 100, 100, 0.001, 0.001 }, { 1, 1, 10, 10 }, { 0, 0, 1e9, 1e9 }
 
 describe("auto", function()
-    for _, n in ipairs(counts { 2, 4 }) do
+    for _, n in ipairs(counts.of { 2, 4 }) do
         it(("takes the method with the lowest estimate, and tells it, %d ranks"):format(n),
             function()
                 for _, result in ipairs(ranks.run(n, choose, {})) do
@@ -87,7 +87,7 @@ describe("auto", function()
             end)
     end
 
-    for _, n in ipairs(counts { 4 }) do
+    for _, n in ipairs(counts.of { 4 }) do
         it("never takes the composed path, which sends rows more than once", function()
             local prices = all_of(5, dear)
             prices[3], prices[5] = cheap, free

@@ -1,5 +1,8 @@
 -- A user chooses the method: of a model's conversions, as a sweep axis say, and of lab:convert.
+local counts = require "spec.exchange.counts"
 local labs = require "spec.support.labs"
+
+local on = counts.on(it)
 
 local STREAM = { lengths = { 32, 16 }, real = { 30, 13 } }
 
@@ -13,7 +16,7 @@ end
 describe("a model's exchange", function()
     local expected
     for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "auto" } do
-        it(("by %s gives the same bits, counts and parity"):format(method), function()
+        on(4)(("by %s gives the same bits, counts and parity"):format(method), function()
             local m = assert(step(method)).answers[1]
             expected = expected or assert(step()).answers[1]
             for _, name in ipairs { "loss", "parity_fwd", "parity_grad", "wrong_rows",
@@ -26,12 +29,12 @@ describe("a model's exchange", function()
         end)
     end
 
-    it("is lazy too, where routes are", function()
+    on(4)("is lazy too, where routes are", function()
         local m = assert(step("packed", { routes = "lazy" })).answers[1]
         assert.is_true(m.parity_grad <= 1e-12 and m.routes_built_in_step > 0)
     end)
 
-    it("must be a method that there is, and that can do the conversion", function()
+    on(4)("must be a method that there is, and that can do the conversion", function()
         local _, message = step "mail"
         assert.matches('model.exchange: unknown method "mail"', message, 1, true)
         _, message = step "composed"
@@ -49,7 +52,7 @@ describe("lab:convert", function()
         return result and result.answers[1], message
     end
 
-    it("takes a method, and moves the same rows by each", function()
+    on(4)("takes a method, and moves the same rows by each", function()
         local rows = assert(convert())
         assert.equal(2 * 48, #rows)
         for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "auto" } do
@@ -57,7 +60,7 @@ describe("lab:convert", function()
         end
     end)
 
-    it("refuses a method that there is not, and unknown options", function()
+    on(4)("refuses a method that there is not, and unknown options", function()
         assert.matches('no method "mail"', select(2, convert { method = "mail" }), 1, true)
         assert.matches('unknown field "way"', select(2, convert { way = "copy" }), 1, true)
     end)

@@ -98,7 +98,7 @@ local function refusal(comm, p)
 end
 
 describe("the composed path", function()
-    for _, n in ipairs(counts { 4, 8 }) do
+    for _, n in ipairs(counts.of { 4, 8 }) do
         for _, to in ipairs { "contiguous", "random" } do
             it(("has the adjoint that splits: <Ax, y> = <x, A'y>, %d ranks, %s"):format(n, to),
                 function()
@@ -124,7 +124,7 @@ describe("the composed path", function()
         end
     end
 
-    for _, n in ipairs(counts { 4 }) do
+    for _, n in ipairs(counts.of { 4 }) do
         it("refuses tp 1, views and two group orders, on every rank", function()
             local cases = {
                 { { tp = 1 }, 'method "composed" needs tp > 1; zigzag, cp 4.* has tp 1' },

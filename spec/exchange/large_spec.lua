@@ -109,7 +109,7 @@ local function move_far(comm, p)
 end
 
 describe("shards of more than 2^31 bytes", function()
-    for _, n in ipairs(counts { 2 }) do
+    for _, n in ipairs(counts.of { 2 }) do
         for _, method in ipairs { "copy", "direct", "packed", "alltoallv" } do
             for _, what in ipairs { "halo", "swap", "whole" } do
                 -- The others would take boxes for a whole shard.

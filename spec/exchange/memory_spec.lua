@@ -1,6 +1,8 @@
 local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
 
+local on = counts.on(it)
+
 local methods = { "copy", "direct", "packed", "alltoallv", "composed", "auto" }
 
 -- Fails the k-th allocation of one rank, for every k, until the plan can be made.
@@ -49,7 +51,7 @@ describe("making a plan without memory", function()
         { view = "keys", rank = 1 }, { view = "halo", rank = 2 } }
     for _, method in ipairs(methods) do
         for _, case in ipairs(method == "composed" and { cases[1], cases[2] } or cases) do
-            for _, n in ipairs(counts { method == "composed" and 4 or 3 }) do
+            for _, n in ipairs(counts.of { method == "composed" and 4 or 3 }) do
                 it(("fails on all ranks and leaks nothing: %s, rank %d, by %s"):format(
                     case.view or case.to, case.rank, method), function()
                     case.method = method
@@ -104,7 +106,7 @@ end
 
 describe("executing a plan", function()
     for _, method in ipairs(methods) do
-        for _, n in ipairs(counts { 4 }) do
+        for _, n in ipairs(counts.of { 4 }) do
             it(("by %s allocates nothing, from the first time on"):format(method), function()
                 for _, result in ipairs(ranks.run(n, execute_without_memory, method)) do
                     assert.same({ taken = 0 }, result)
@@ -113,7 +115,7 @@ describe("executing a plan", function()
         end
     end
 
-    it("with traces allocates nothing once they are there, and counts what it sends", function()
+    on(4)("with traces allocates nothing once they are there, and counts what it sends", function()
         local results = ranks.run(4, function(comm)
             local clib = require "clib"
             local C = clib.C

@@ -1,6 +1,8 @@
 local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
 
+local on = counts.on(it)
+
 local dtypes = { { "f64", 1 }, { "f32", 3 }, { "bf16", 5 }, { "i32", 1 }, { "i64", 7 } }
 local methods = { "copy", "direct", "packed", "alltoallv" }
 
@@ -74,33 +76,60 @@ end
 
 describe("an exchange between partitions", function()
     for _, method in ipairs(methods) do
-        for _, n in ipairs(counts { 1, 2, 3, 4, 8 }) do
+        for _, n in ipairs(counts.of { 1, 2, 3, 4, 8 }) do
             moves(n, { method = method, tp = 1, stream = "thd" }, 49)
         end
-        for _, n in ipairs(counts { 2, 8 }) do
+        for _, n in ipairs(counts.of { 2, 8 }) do
             moves(n, { method = method, tp = 2, stream = "thd" }, 49)
         end
-        for _, n in ipairs(counts { 4 }) do
+        for _, n in ipairs(counts.of { 4 }) do
             moves(n, { method = method, tp = 1, stream = "sbhd" }, 49)
         end
-        for _, n in ipairs(counts { 1, 3 }) do
+        for _, n in ipairs(counts.of { 1, 3 }) do
             moves(n, { method = method, tp = 1, stream = "empty" }, 49)
         end
     end
-    for _, n in ipairs(counts { 2, 4, 6, 8 }) do
+    for _, n in ipairs(counts.of { 2, 4, 6, 8 }) do
         moves(n, { method = "composed", tp = 2, stream = "thd" }, 49)
     end
-    for _, n in ipairs(counts { 4 }) do
+    for _, n in ipairs(counts.of { 4 }) do
         moves(n, { method = "composed", tp = 4, stream = "sbhd" }, 49)
         moves(n, { method = "composed", tp = 2, stream = "empty" }, 49)
     end
-    for _, n in ipairs(counts { 5, 6, 7 }) do
+    for _, n in ipairs(counts.of { 5, 6, 7 }) do
         moves(n, { method = "auto", tp = 1, stream = "thd", dtypes = { { "f32", 3 } } }, 49)
     end
 end)
 
+describe("an exchange on the group of one, which has no world", function()
+    for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "auto" } do
+        it(("moves its rows to other slots, and back, also in place, by %s"):format(method),
+            function()
+                local exchange = require "cplab.exchange"
+                local route = require "cplab.route"
+                local rows = require "spec.exchange.rows"
+                local stream = rows.stream("thd", 1)
+                local a, b = rows.layout("contiguous", stream, 1), rows.layout("fair", stream, 1)
+                local here, there = a:positions(0), b:positions(0)
+                local plan = exchange.plan(route(a, b), require("cplab.comm").self(), "f32", 3,
+                    method)
+                local x = rows.tensor("f32", #here, 3):fill_positions(here):mark(a, 0, true)
+                local y = rows.tensor("f32", #there, 3):poison()
+                plan:convert(x, y)
+                assert.is_nil(y:first_wrong(there) or y:first_untraced(there))
+                plan:adjoint(y, x:poison())
+                assert.is_nil(x:first_wrong(here))
+                plan:convert(x, x)
+                assert.is_nil(x:first_wrong(there) or x:first_untraced(there))
+                plan:adjoint(x, x)
+                assert.is_nil(x:first_wrong(here))
+                assert.not_same(here, there)
+            end)
+    end
+end)
+
 describe("an exchange in place of mirror", function()
-    it("swaps, on every rank, and nothing but mirror does so at 4 ranks", function()
+    on(4)("swaps, on every rank, and nothing but mirror does so at 4 ranks", function()
         local results = ranks.run(4, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"
@@ -109,7 +138,7 @@ describe("an exchange in place of mirror", function()
             local swaps = {}
             for _, name in ipairs(rows.names) do
                 local r = route(rows.layout("contiguous", stream, 4), rows.layout(name, stream, 4))
-                swaps[name] = exchange.plan(r, comm, "f32", 3):swaps()
+                swaps[name] = exchange.plan(r, comm, "f32", 3, "copy"):swaps()
             end
             return swaps
         end)
@@ -119,7 +148,7 @@ describe("an exchange in place of mirror", function()
         end
     end)
 
-    it("does not write the rows that stay: their memory is read-only", function()
+    on(4)("does not write the rows that stay: their memory is read-only", function()
         ranks.run(4, function(comm)
             local clib = require "clib"
             local ffi = clib.ffi
@@ -157,7 +186,8 @@ describe("an exchange in place of mirror", function()
             local shape = ffi.new("int64_t[2]", #here, width)
             local t = clib.create("cpl_tensor", clib.C.cpl_tensor_destroy, 1,
                 clib.C.cpl_tensor_wrap, memory, clib.C.CPL_F64, 2, shape)
-            exchange.plan(route(a, b), comm, "f64", width):convert({ _ptr = t }, { _ptr = t })
+            exchange.plan(route(a, b), comm, "f64", width, "copy")
+                :convert({ _ptr = t }, { _ptr = t })
             for slot = 0, #here - 1 do
                 assert(at(slot) == there[slot + 1])
             end
@@ -200,7 +230,7 @@ end
 describe("two exchanges in flight", function()
     for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "composed" } do
         for _, order in ipairs { "first", "last" } do
-            for _, n in ipairs(counts { 4 }) do
+            for _, n in ipairs(counts.of { 4 }) do
                 it(("by %s are finished in any order: %s first"):format(method, order), function()
                     local tp = method == "composed" and 2 or 1
                     assert.same({ true, true, true, true }, ranks.run(n, fly_two,
