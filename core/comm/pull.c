@@ -164,11 +164,12 @@ static cpl_status move_pieces(cpli_group *me, const cpli_transfer *transfer,
 {
     const cpli_piece *pieces = transfer->receives;
     cpli_neighbour *neighbour = &me->neighbours[pieces[first].peer];
-    void *src = cpli_neighbour_map(neighbour, &head->src);
+    char *src = cpli_neighbour_map(neighbour, &head->src);
     for (int64_t i = first; i < end; i++) {
         cpl_status status = CPL_OK;
         if (src != NULL)
-            cpli_move_between(transfer, &pieces[i], src, me->comm.rank);
+            cpli_move_between(transfer, &pieces[i], src + pieces[i].peer_offset,
+                              me->comm.rank);
         else
             status = fetch_piece(neighbour, transfer, &pieces[i],
                                  head->src.address, me->comm.rank);

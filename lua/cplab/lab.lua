@@ -30,6 +30,7 @@ local STEP = {
 }
 local REFERENCE = { iters = "integer?", backward = "boolean?" }
 for name, wanted in pairs(optimizers.fields) do STEP[name], REFERENCE[name] = wanted, wanted end
+local CONVERT = { method = "string?" }
 
 -- ---- making --------------------------------------------------------------------
 
@@ -252,13 +253,15 @@ end
 -- @param tensor a cplab.tensor whose first axis is this rank's rows
 -- @param from a layout or its name
 -- @param to likewise
-function Lab:convert(tensor, from, to)
+-- @tparam ?table options method: a name of cplab.exchange.methods(), or "auto"
+function Lab:convert(tensor, from, to, options)
+    args.fields("lab:convert", options or {}, CONVERT, 2)
     local a, b = layout_of(self, from, 2), layout_of(self, to, 2)
     local route = require "cplab.route"(a, b)
     local src = tensor._ptr
     local width = C.cpl_tensor_width(src)
     local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 2, C.cpl_plan_create, route._ptr,
-        self.comm, src.dtype, width, nil)
+        self.comm, src.dtype, width, options and options.method)
     local shape = tensor:shape()
     shape[1] = b:n_local(self.rank)
     local result = require "cplab.tensor".zeros(shape, tensor:dtype())

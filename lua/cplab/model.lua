@@ -7,6 +7,7 @@
 --   gdn = { key_heads = 2, value_heads = 4, key_dim = 32, value_dim = 32, conv = 4 },
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
+local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
 local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
@@ -21,7 +22,7 @@ local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
     dtype = "string?", seed = "integer?", gqa = "table?", gdn = "table?", mlp = "table?",
     moe = "table?", tied = "boolean?",
-    routes = "string?", eps = "number?",
+    routes = "string?", exchange = "table?", eps = "number?",
 }
 local GQA = {
     heads = "integer", kv_heads = "integer", head_dim = "integer", rotary_dim = "integer?",
@@ -39,6 +40,7 @@ local MOE = {
     experts = "integer", top_k = "integer", width = "integer", shared_width = "integer?",
     renormalise = "boolean?", aux_coefficient = "number?", first_layer = "integer?",
 }
+local EXCHANGE = { method = "string?" }
 --- The fields of a model and their types.
 M.fields = FIELDS
 
@@ -128,6 +130,15 @@ local function moe_config(t, has_mlp, level)
     }
 end
 
+-- How conversions move rows.
+local function exchange_options(t, level)
+    args.fields("model.exchange", t, EXCHANGE, level + 1)
+    local methods = exchange.methods()
+    methods[#methods + 1] = "auto"
+    return { method = args.one_of("model.exchange", "method", t.method or "auto", methods,
+        level + 1) }
+end
+
 local function balance_options(gqa)
     local options = {}
     for _, name in ipairs(BALANCE) do options[name] = gqa and gqa[name] end
@@ -140,7 +151,8 @@ end
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta; for a balanced layout tolerance, block,
 -- node_size, placement, method }, gdn { key_heads, value_heads,
 -- key_dim, value_dim, conv, chunk, cp_mode ("chunkwise", "headwise") }, mlp { width } or none,
--- routes ("prebuilt", "lazy"), eps;
+-- routes ("prebuilt", "lazy"), exchange { method } of the conversions (a name of
+-- cplab.exchange.methods(), or "auto"), eps;
 -- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
 -- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
 -- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table
@@ -179,6 +191,7 @@ function M.new(t, level)
         mlp = t.mlp and { width = t.mlp.width },
         moe = t.moe and moe_config(t.moe, t.mlp ~= nil, level),
         routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, level),
+        exchange = exchange_options(t.exchange or {}, level),
         eps = t.eps or 1e-6,
         tied = t.tied or false,
     }, Model)
@@ -224,8 +237,8 @@ local function flat(prefix, t, out)
     end
 end
 
---- A text that is equal exactly for models with the same numbers: all but policy, cp_modes and
--- routes.
+--- A text that is equal exactly for models with the same numbers: all but policy, cp_modes,
+-- routes and exchange.
 function Model:signature()
     local out = { "schedule=" .. self.schedule:describe() }
     for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps", "tied" } do

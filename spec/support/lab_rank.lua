@@ -28,7 +28,7 @@ end
 
 local own = {}
 
-function own.convert_and_gather(lab, from, to)
+function own.convert_and_gather(lab, from, to, options)
     local cplab = require "cplab"
     local layout = cplab.layout[from](lab.stream, { cp = lab.cp })
     local values = {}
@@ -36,7 +36,7 @@ function own.convert_and_gather(lab, from, to)
         values[2 * slot - 1], values[2 * slot] = position, -position
     end
     local rows = cplab.tensor.from(values, { #values / 2, 2 }, "f64")
-    return lab:gather(lab:convert(rows, from, to), to):totable()
+    return lab:gather(lab:convert(rows, from, to, options), to):totable()
 end
 
 function own.step_by_rank(lab)
