@@ -581,26 +581,39 @@ typedef struct cpl_plan cpl_plan;
 
 /*
  * Collective (all ranks agree or all fail). Prepares moving rows of `width`
- * elements of `dtype` along `route`. Borrows comm and route. The method is
- * NULL or "auto", or a name of cpl_plan_methods(). All memory that execution
- * needs is taken here.
- * Errors: MISMATCH (ranks of route and group), INVALID, MEMORY, and those of
- * route building.
+ * elements of `dtype` along `route`. Borrows comm and route. All memory that
+ * execution needs is taken here. Methods, which all give the same bits:
+ * "copy" (rows are copied once, straight from the peer's memory), "direct" (a
+ * message a run, no packing), "packed" (rows for a peer are packed into one
+ * message), "alltoallv" (packed, and one all-to-all of the group), "composed"
+ * (between partitions with tp > 1: gather the windows of a CP rank, convert
+ * between CP ranks, keep the own window; to compare with the one exchange of
+ * the others), NULL or "auto" (the cheapest of the first four by a table of
+ * measured costs).
+ * Errors: MISMATCH (ranks of route and group), INVALID, UNSUPPORTED (a method
+ * that the transport or the route does not allow), MEMORY, and those of route
+ * building.
  */
 CPL_API cpl_status cpl_plan_create(cpl_route *route, cpl_comm *comm,
                                    cpl_dtype dtype, int64_t width,
                                    const char *method, cpl_plan **out);
 CPL_API void cpl_plan_destroy(cpl_plan *plan);
+/* The name of the method; of "auto", that of the one it chose. */
 CPL_API const char *cpl_plan_method(const cpl_plan *plan);
 CPL_API const char *cpl_plan_methods(void); /* names, separated by spaces */
-/* Bytes and messages that this rank sends to others in one execution. */
+/* Seconds that one execution takes the busiest rank, by the table of costs:
+ * what "auto" compares. */
+CPL_API double cpl_plan_estimate(const cpl_plan *plan);
+/* Bytes that this rank sends to others in one execution, and how many ranks get
+ * some (composed: the sum over its two steps). */
 CPL_API int64_t cpl_plan_sent_bytes(const cpl_plan *plan);
 CPL_API int64_t cpl_plan_sent_messages(const cpl_plan *plan);
 /* Whether src and dst of an execution may be the same tensor: the route is
  * between partitions with equal row counts on this rank. */
 CPL_API bool cpl_plan_in_place(const cpl_plan *plan);
 /* Whether an execution in place only swaps rows between pairs of ranks, on
- * every rank: the same answer on all of them, and no buffer in between. */
+ * every rank: the same answer on all of them, and no buffer in between. Only
+ * the method "copy" swaps. */
 CPL_API bool cpl_plan_swaps(const cpl_plan *plan);
 
 /*

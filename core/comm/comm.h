@@ -17,11 +17,13 @@
 typedef struct cpli_piece {
     int peer;
     int64_t offset;      /* bytes: in src for a send, in dst for a receive */
-    int64_t peer_offset; /* bytes: in the peer's dst, or in its src */
+    int64_t peer_offset; /* bytes: in the peer's dst, or in its src; read by
+                            PULL, and of own pieces */
     int64_t bytes;       /* > 0 */
 } cpli_piece;
 
-/* How received bytes meet what dst holds. */
+/* How received bytes meet what dst holds. ADD and SWAP touch dst in finish
+ * only. */
 typedef enum cpli_combine {
     CPLI_COPY, /* they replace it */
     CPLI_ADD,  /* they are added, elements of `dtype`, piece by piece in order:
@@ -47,6 +49,7 @@ typedef struct cpli_transfer {
     cpli_way way;
     cpli_combine combine;
     cpl_dtype dtype;
+    bool is_large; /* all ranks together write more than the caches hold */
 } cpli_transfer;
 
 typedef struct cpli_comm_ops {
@@ -96,6 +99,10 @@ CPL_API cpl_status cpli_transfer_start(cpl_comm *comm,
 CPL_API cpl_status cpli_transfer_finish(cpl_comm *comm,
                                         const cpli_transfer *transfer);
 
+/* Whether this machine's caches hold less than `bytes` bytes. */
+bool cpli_is_beyond_caches(int64_t bytes);
+/* memcpy; what is_large goes around the caches, which cannot keep it. */
+void cpli_copy_bytes(void *dst, const void *src, size_t bytes, bool is_large);
 /* Whether elements of dtype can be added: all but BF16. */
 bool cpli_can_add(cpl_dtype dtype);
 /* dst[i] += src[i] for n elements of dtype; integers wrap around. */

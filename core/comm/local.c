@@ -100,22 +100,24 @@ static const cpli_transfer *next_from(cpli_member *me, int peer)
     return member_of(me, peer)->flights[place].transfer;
 }
 
-/* Whether my pieces from a peer are, one by one, its pieces to me. */
-static bool do_match(const cpli_transfer *mine, int64_t first, int64_t n,
-                     const cpli_transfer *theirs, int rank)
+/* Their pieces to me, which must be mine from them, one by one; or NULL. */
+static const cpli_piece *match(const cpli_transfer *mine, int64_t first,
+                               int64_t n, const cpli_transfer *theirs, int rank)
 {
     int64_t at = begin_of_peer(theirs->sends, theirs->n_sends, rank);
-    if (theirs->n_sends - at < n ||
+    if (theirs->way != mine->way ||
+        (theirs->combine == CPLI_SWAP) != (mine->combine == CPLI_SWAP) ||
+        theirs->n_sends - at < n ||
         (at + n < theirs->n_sends && theirs->sends[at + n].peer == rank))
-        return false;
+        return NULL;
     for (int64_t i = 0; i < n; i++) {
         const cpli_piece *a = &mine->receives[first + i];
         const cpli_piece *b = &theirs->sends[at + i];
         if (b->peer != rank || a->bytes != b->bytes ||
-            a->peer_offset != b->offset)
-            return false;
+            (mine->way == CPLI_PULL && a->peer_offset != b->offset))
+            return NULL;
     }
-    return (mine->combine == CPLI_SWAP) == (theirs->combine == CPLI_SWAP);
+    return &theirs->sends[at];
 }
 
 /* Two partners share a swap: the lower rank does the first half. */
@@ -132,12 +134,12 @@ static void swap_half(const cpli_transfer *mine, const cpli_transfer *theirs,
 }
 
 static void pull(const cpli_transfer *mine, const cpli_transfer *theirs,
-                 const cpli_piece *piece, int rank)
+                 const cpli_piece *piece, const cpli_piece *source, int rank)
 {
     char *dst = (char *)mine->dst + piece->offset;
-    const char *src = (const char *)theirs->src + piece->peer_offset;
+    const char *src = (const char *)theirs->src + source->offset;
     if (mine->combine == CPLI_COPY)
-        memcpy(dst, src, (size_t)piece->bytes);
+        cpli_copy_bytes(dst, src, (size_t)piece->bytes, mine->is_large);
     else if (mine->combine == CPLI_ADD)
         cpli_add_elements(mine->dtype, dst, src,
                           piece->bytes / (int64_t)cpl_dtype_bytes(mine->dtype));
@@ -156,11 +158,11 @@ static cpl_status take(cpli_member *me, const cpli_transfer *mine,
     if (!cpli_member_pin(me, peer))
         return cpli_member_lost(me, peer, "transfer", number);
     const cpli_transfer *theirs = next_from(me, peer);
-    bool is_match = do_match(mine, first, n, theirs, rank);
-    for (int64_t i = 0; is_match && i < n; i++)
-        pull(mine, theirs, &mine->receives[first + i], rank);
-    cpli_member_unpin(me, peer, is_match);
-    if (is_match)
+    const cpli_piece *sources = match(mine, first, n, theirs, rank);
+    for (int64_t i = 0; sources != NULL && i < n; i++)
+        pull(mine, theirs, &mine->receives[first + i], &sources[i], rank);
+    cpli_member_unpin(me, peer, sources != NULL);
+    if (sources != NULL)
         return CPL_OK;
     return cpli_member_fail(me, CPL_MISMATCH,
                             "local: rank %d expects other pieces in transfer "

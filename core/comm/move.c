@@ -5,9 +5,30 @@
  */
 #include "comm.h"
 
+#include <unistd.h>
+
 /* Three of these stay in the first-level cache, so a swap reads and writes
  * each byte of memory once. */
 enum { SWAP_BYTES = 8192 };
+
+/* Where the system does not tell. */
+enum { USUAL_CACHE_BYTES = 32 << 20 };
+
+/* ---- copy ---- */
+
+bool cpli_is_beyond_caches(int64_t bytes)
+{
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > (cache > 0 ? cache : USUAL_CACHE_BYTES);
+}
+
+void cpli_copy_bytes(void *dst, const void *src, size_t bytes, bool is_large)
+{
+    (void)is_large;
+    memcpy(dst, src, bytes);
+}
+
+/* ---- add and swap ---- */
 
 bool cpli_can_add(cpl_dtype dtype)
 {
@@ -81,7 +102,7 @@ void cpli_move_within(const cpli_transfer *transfer, const cpli_piece *piece)
     const char *src = (const char *)transfer->src + piece->peer_offset;
     size_t bytes = (size_t)piece->bytes;
     if (transfer->combine == CPLI_COPY)
-        memcpy(dst, src, bytes);
+        cpli_copy_bytes(dst, src, bytes, transfer->is_large);
     else if (transfer->combine == CPLI_ADD)
         cpli_add_elements(transfer->dtype, dst, src,
                           (int64_t)(bytes / cpl_dtype_bytes(transfer->dtype)));

@@ -137,8 +137,14 @@ static rows *rows_create(const cpl_comm *comm, int round, cpli_combine combine)
             if (in > 0)
                 r->receives[n_receives++] = receive;
         }
-    r->transfer = (cpli_transfer){r->src,  r->dst,     r->sends, r->receives,
-                                  n_sends, n_receives, combine,  CPL_I64};
+    r->transfer = (cpli_transfer){.src = r->src,
+                                  .dst = r->dst,
+                                  .sends = r->sends,
+                                  .receives = r->receives,
+                                  .n_sends = n_sends,
+                                  .n_receives = n_receives,
+                                  .combine = combine,
+                                  .dtype = CPL_I64};
     return r;
 }
 
@@ -209,8 +215,13 @@ static void swaps(cpl_world *world, cpl_comm *comm, int round)
         }
         memset(data + mine, 1 + comm->rank * 8 + peer, (size_t)bytes);
     }
-    cpli_transfer transfer = {data, data, pieces,    pieces,
-                              n,    n,    CPLI_SWAP, CPL_I32};
+    cpli_transfer transfer = {.src = data,
+                              .dst = data,
+                              .sends = pieces,
+                              .receives = pieces,
+                              .n_sends = n,
+                              .n_receives = n,
+                              .combine = CPLI_SWAP};
     check(cpli_transfer_start(comm, &transfer) == CPL_OK, "start", comm);
     check(cpli_transfer_finish(comm, &transfer) == CPL_OK, "finish", comm);
     bool ok = true;
@@ -384,7 +395,12 @@ static void misfit(cpl_world *world, cpl_comm *comm, int round)
     int64_t bytes = comm->rank == 0 ? 8 : 9;
     int peer = 1 - comm->rank;
     cpli_piece piece = {peer, 0, 0, bytes};
-    cpli_transfer transfer = {src, dst, &piece, &piece, 1, 1, CPLI_COPY, 0};
+    cpli_transfer transfer = {.src = src,
+                              .dst = dst,
+                              .sends = &piece,
+                              .receives = &piece,
+                              .n_sends = 1,
+                              .n_receives = 1};
     cpl_status status = cpli_transfer_start(comm, &transfer);
     if (status == CPL_OK)
         status = cpli_transfer_finish(comm, &transfer);

@@ -198,10 +198,11 @@ describe("ranks that disagree", function()
             return { unknown = unknown, narrow = narrow, text = plan:describe(),
                 names = exchange.methods() }
         end)
-        assert.matches('no method "mail"; there are: copy, auto', results[1].unknown, 1, true)
+        assert.matches('no method "mail"; there are: copy direct packed alltoallv composed auto',
+            results[1].unknown, 1, true)
         assert.matches("a row of 0 elements, not >= 1", results[1].narrow, 1, true)
         assert.matches("rows of 3 f32, by copy: rank 0 sends 0 bytes in 0 messages",
             results[1].text, 1, true)
-        assert.same({ "copy" }, results[1].names)
+        assert.same({ "copy", "direct", "packed", "alltoallv", "composed" }, results[1].names)
     end)
 end)
