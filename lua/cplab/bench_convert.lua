@@ -73,17 +73,36 @@ local function show_failure(failure)
     end
 end
 
+-- A method that nobody named, and that is none for this route or transport: said once, at the end.
+local function leave_out(left_out, row)
+    local entry = left_out[row.method]
+    if not entry then
+        entry = { method = row.method, reason = row.reason, n = 0 }
+        left_out[row.method], left_out[#left_out + 1] = entry, entry
+    end
+    entry.n = entry.n + 1
+end
+
+local function show_left_out(left_out)
+    for _, entry in ipairs(left_out) do
+        print(("# left out: %d row%s by %s, the first since %s"):format(entry.n,
+            entry.n == 1 and "" or "s", entry.method, entry.reason))
+    end
+end
+
 -- A rank that does not return would disturb every later time.
 local function run_cases(chosen, list, env, as_json)
-    local counts = { ok = 0, wrong = 0, skipped = 0, error = 0 }
+    local counts, left_out = { ok = 0, wrong = 0, skipped = 0, error = 0 }, {}
     for i, case in ipairs(list) do
         local row, failure = row_of(chosen, case)
         counts[row.status] = counts[row.status] + 1
-        show(row, env, as_json)
+        local is_unnamed = chosen.all_methods and row.status == "skipped" and not case.reason
+        if is_unnamed and not as_json then leave_out(left_out, row) else show(row, env, as_json) end
         if failure then show_failure(failure) end
         counts.left = #list - i
         if failure and failure.is_stuck then break end
     end
+    show_left_out(left_out)
     return counts
 end
 
@@ -108,7 +127,8 @@ end
 -- @treturn number exit status: 1 where a row is wrong or ended with an error
 -- @treturn ?string what to tell the user
 function M.run(arguments)
-    local chosen, message = options.read(arguments)
+    local _, processes = environment.transport()
+    local chosen, message = options.read(arguments, processes)
     if not chosen then return 2, message end
     local list = cases.make(chosen)
     local nothing = nothing_to_run(list)

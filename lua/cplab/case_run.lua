@@ -1,4 +1,4 @@
---- Runs one case on rank threads and makes its result.
+--- Runs one case on ranks and makes its result.
 -- @module cplab.case_run
 local clib = require "clib"
 local ranks = require "cplab.ranks"
@@ -7,7 +7,7 @@ local sweep = require "cplab.sweep"
 local C = clib.C
 
 --- `is_stuck`: a rank of an earlier case does not return. Its thread takes time from every later
--- case, and the process must end with `cpl_host_exit`.
+-- case, or its process is missing there, and the program must end with `cpl_host_exit`.
 local M = { is_stuck = false }
 
 local function text_of(value)

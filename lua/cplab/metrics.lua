@@ -7,10 +7,20 @@ local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
+-- Ranks that are threads share one memory, of which rank 0 speaks.
+local function process_peak(stack)
+    if stack.rank > 0 and C.cpl_host_n_processes() == 0 then
+        return 0
+    end
+    local memory = ffi.new "cpl_memory_stats"
+    C.cpl_memory(memory)
+    return tonumber(memory.peak_bytes)
+end
+
 -- Sums of the group over one iteration.
 local function group_counts(stack)
     local counters = C.cpl_counters_here()
-    local sums = ffi.new("double[?]", 5)
+    local sums = ffi.new("double[?]", 6)
     for _, c in pairs(stack.conversions) do
         sums[0] = sums[0] + c.bytes.fwd
         sums[1] = sums[1] + c.bytes.bwd
@@ -18,7 +28,8 @@ local function group_counts(stack)
     end
     sums[3] = tonumber(counters.host_syncs)
     sums[4] = tonumber(counters.state_bytes)
-    clib.check(C.cpl_comm_sum(stack.comm, sums, 5, C.CPL_F64))
+    sums[5] = process_peak(stack)
+    clib.check(C.cpl_comm_sum(stack.comm, sums, 6, C.CPL_F64))
     return sums
 end
 
@@ -33,15 +44,13 @@ end
 --- What is known before a step runs.
 -- @tparam table stack
 function M.structure(stack)
-    local schedule, memory = stack.model.schedule, ffi.new "cpl_memory_stats"
+    local schedule = stack.model.schedule
     local prepared, in_step = stack:count_routes()
-    C.cpl_memory(memory)
     return {
         layers = schedule:count(), gqa_layers = schedule:count "gqa",
         gdn_layers = schedule:count "gdn",
         routes_built = prepared, routes_built_in_step = in_step,
         attention_imbalance = schedule:count "gqa" > 0 and stack.layouts.gqa:imbalance() or 1,
-        peak_bytes = tonumber(memory.peak_bytes),
     }
 end
 
@@ -52,7 +61,7 @@ function M.counts(stack)
         conversions_fwd = conversions(stack, "fwd"), conversions_bwd = conversions(stack, "bwd"),
         conversion_bytes_fwd = sums[0], conversion_bytes_bwd = sums[1],
         conversion_messages_fwd = sums[2],
-        host_syncs_in_step = sums[3], state_bytes = sums[4],
+        host_syncs_in_step = sums[3], state_bytes = sums[4], peak_bytes = sums[5],
     }
 end
 

@@ -1,6 +1,7 @@
 --- The reference of a case: the same model on one rank, in the contiguous layout.
 -- Rank 0 computes what is missing and leaves it in the store of the process, so that all ranks,
--- and all later cases with the same model and stream, read it there.
+-- and all later cases with the same model and stream, read it there. Where ranks are processes,
+-- those whose store lacks it get its bytes.
 -- @module cplab.reference
 local clib = require "clib"
 local parity = require "cplab.parity"
@@ -57,6 +58,7 @@ local function make_once(self, key, n, part, text)
         clib.check(C.cpl_store_put(key, kept, #kept))
     end
     clib.check(C.cpl_comm_barrier(self.comm))
+    clib.check(C.cpl_store_share(self.comm, key))
 end
 
 --- Collective. One step with its gradients, for cplab.parity.

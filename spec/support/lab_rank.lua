@@ -1,4 +1,4 @@
---- Runs on a rank thread: a lab on a stream and a model given as plain tables.
+--- Runs on a rank: a lab on a stream and a model given as plain tables.
 -- The payload: stream { lengths, real, tokens } or { seqlen }, or streams, a list of which step i
 -- takes the one at i mod n; model { pattern, layers, ... },
 -- cp, options of the lab, and calls { { method, argument, ... }, ... } on it. The call
@@ -40,6 +40,7 @@ end
 
 return function(comm, payload)
     local job = buffer.decode(payload)
+    require("cplab.tensor").live_in(comm)
     local function stream_of_step(_, step)
         return make_stream(job.streams[step % #job.streams + 1])
     end

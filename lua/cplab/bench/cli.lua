@@ -46,8 +46,8 @@ local function add_rows(command, whole)
 end
 
 local function add_group(command, whole)
-    command:option("--cp", "Context-parallel ranks. Default: 4."):convert(whole("--cp", 1))
-        :argname "N"
+    command:option("--cp", "Context-parallel ranks. Default: 4 / tp; under mpirun, its processes "
+        .. "/ tp."):convert(whole("--cp", 1)):argname "N"
     command:option("--tp", "Tensor-parallel ranks. Default: 1."):convert(whole("--tp", 1))
         :argname "N"
     command:option("--from", "Layouts to start from, or all. Default: zigzag,mirror,balanced.")

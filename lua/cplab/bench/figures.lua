@@ -68,10 +68,10 @@ end
 -- @treturn table status ("ok", "wrong", "error"), wrong_rows, and the figures
 function M.row(case, measured)
     local row = begin(case)
-    row.transport, row.wrong_rows = measured.transport, measured.wrong
-    row.method_used = measured.method
+    row.wrong_rows, row.method_used = measured.wrong, measured.method
     row.written_bytes, row.busiest_bytes = measured.written_bytes, measured.busiest_bytes
     row.messages, row.allocations = measured.messages, measured.allocations
+    row.estimate_us = measured.estimate * 1e6
     if measured.wrong > 0 then
         row.status = "wrong"
     elseif measured.allocations > 0 then

@@ -12,9 +12,11 @@ local M = {}
 local DTYPES = { "f64", "f32", "bf16", "i64", "i32" }
 local SCALE = { [""] = 1, K = 2 ^ 10, M = 2 ^ 20, G = 2 ^ 30 }
 
---- What stands where nothing is said.
+local THREADS = 4
+
+--- What stands where nothing is said. `cp` follows from the ranks at hand.
 M.defaults = {
-    min_bytes = "1M", max_bytes = "64M", step_factor = "4", iters = 20, warmup = 5, cp = 4, tp = 1,
+    min_bytes = "1M", max_bytes = "64M", step_factor = "4", iters = 20, warmup = 5, tp = 1,
     from = "zigzag,mirror,balanced", to = "contiguous", method = "all", dtype = "f32",
     row_bytes = 4096, sequences = "1", seed = 0, deadline = 60,
 }
@@ -65,17 +67,22 @@ local function split(text)
     return list
 end
 
--- Names of a list, each of them known; "all" stands for all of them.
-local function names(text, option, known)
-    if text == "all" then return known end
-    local list = split(text)
-    if #list == 0 then refuse("%s: there are no names", option) end
-    for _, name in ipairs(list) do
-        local ok = pcall(args.one_of, option, "name", name, known)
-        if not ok then
-            refuse("%s: there is no %s%s", option, name, args.suggestion(name, known))
+local function check_name(name, option, known)
+    for _, other in ipairs(known) do
+        if name == other then return name end
+    end
+    refuse("%s: there is no %s%s", option, name, args.suggestion(name, known))
+end
+
+-- Names of a list, each of them known; "all" stands for all of them, or for those of `every`.
+local function names(text, option, known, every)
+    local list = {}
+    for _, word in ipairs(split(text)) do
+        for _, name in ipairs(word == "all" and (every or known) or { word }) do
+            list[#list + 1] = check_name(name, option, known)
         end
     end
+    if #list == 0 then refuse("%s: there are no names", option) end
     return list
 end
 
@@ -100,21 +107,15 @@ local function kinds()
     return list
 end
 
-local function methods()
-    local list = { "auto" }
-    for _, name in ipairs(exchange.methods()) do
-        if name ~= "auto" then list[#list + 1] = name end
-    end
-    return list
-end
-
--- "all" leaves auto out: it is one of the others.
+-- "all" leaves auto out, which is one of the others.
 local function read_methods(text)
-    local known = methods()
-    local chosen = names(text, "--method", known)
-    if chosen ~= known then return chosen end
-    table.remove(known, 1)
-    return known
+    local every, known = {}, { "auto" }
+    for _, name in ipairs(exchange.methods()) do
+        if name ~= "auto" then
+            every[#every + 1], known[#known + 1] = name, name
+        end
+    end
+    return names(text, "--method", known, every)
 end
 
 -- Bytes of a row by dtype, from its elements or its bytes.
@@ -153,6 +154,16 @@ local function read_sequences(words)
     return list
 end
 
+-- As many ranks as mpirun started, or four threads.
+local function read_group(words, processes)
+    local cp = words.cp or math.max(1, math.floor((processes or THREADS) / words.tp))
+    if processes and cp * words.tp > processes then
+        refuse("cp %d and tp %d need %d ranks, but mpirun started %d process%s", cp, words.tp,
+            cp * words.tp, processes, processes == 1 and "" or "es")
+    end
+    return cp
+end
+
 local function exclusive(words, list)
     local first
     for _, name in ipairs(list) do
@@ -164,7 +175,7 @@ local function exclusive(words, list)
     end
 end
 
-local function read(given)
+local function read(given, processes)
     exclusive(given, { "width", "row_bytes" })
     exclusive(given, { "sequences", "lengths", "pack" })
     exclusive(given, { "adjoint", "round_trip" })
@@ -181,7 +192,9 @@ local function read(given)
     }
     options.row_bytes = row_bytes(words, options.dtypes)
     check_rows(options.sizes, options.row_bytes)
-    for _, name in ipairs { "iters", "warmup", "cp", "tp", "seed", "deadline", "fault" } do
+    options.cp = read_group(words, processes)
+    options.all_methods = words.method == "all"
+    for _, name in ipairs { "iters", "warmup", "tp", "seed", "deadline", "fault" } do
         options[name] = words[name]
     end
     return options
@@ -189,11 +202,12 @@ end
 
 --- Reads the words of a command line.
 -- @tparam table given words by option; what is missing has its default
+-- @tparam ?number processes how many mpirun started; nil: ranks are threads
 -- @treturn ?table sizes, from, to, methods, dtypes, sequences (lists); row_bytes by dtype; pass,
--- in_place, iters, warmup, cp, tp, seed, deadline, fault
+-- in_place, all_methods, iters, warmup, cp, tp, seed, deadline, fault
 -- @treturn ?string what is wrong, one sentence
-function M.read(given)
-    local ok, result = pcall(read, given)
+function M.read(given, processes)
+    local ok, result = pcall(read, given, processes)
     if ok then return result end
     if type(result) ~= "table" then error(result, 0) end
     return nil, "bench convert: " .. result.sentence

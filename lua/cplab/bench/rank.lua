@@ -71,8 +71,8 @@ function jobs.row(comm, case)
     local setup, reason = setups.new(comm, case)
     if not setup then return { skipped = reason } end
     local result = total_traffic(comm, setup)
-    result.transport = comm:transport()
     result.method = ffi.string(C.cpl_plan_method(setup.steps[1].plan))
+    result.estimate = setup:estimate()
     result.wrong = check.run(setup)
     if result.wrong == 0 then
         local seconds, taken = timing.run(comm, parts_of(setup), case.warmup, case.iters)

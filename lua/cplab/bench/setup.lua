@@ -129,6 +129,13 @@ function Setup:copy()
     end
 end
 
+--- Local. Seconds of all steps on the busiest rank, by the table of costs that "auto" goes by.
+function Setup:estimate()
+    local seconds = 0
+    for _, step in ipairs(self.steps) do seconds = seconds + C.cpl_plan_estimate(step.plan) end
+    return seconds
+end
+
 --- Local. Before a step in place the rows are those that it started from, and say so.
 function Setup:rewind()
     self.start.tensor.layout = 0
