@@ -7,18 +7,31 @@ local ffi = clib.ffi
 
 local M = {}
 
--- ---- faults that specs plant to prove that a wrong row is seen -------------------
+-- ---- faults that specs plant to prove that they are seen --------------------------
 
--- Turns one bit of the first row of a buffer over, on rank 0.
+-- Turns every bit of one byte over, in the first row of a buffer of rank 0.
 local function corrupt(setup, buffer)
     if setup.rank > 0 or setup.case.rows == 0 then return end
     local data = ffi.cast("uint8_t *", buffer.tensor.data)
     data[setup.case.row_bytes - 1] = 255 - data[setup.case.row_bytes - 1]
 end
 
---- Carries out the fault of a case if this is its place.
+--- Makes a row wrong if the fault of the case says that this is the place.
 function M.fault(setup, place, buffer)
     if setup.case.fault == place then corrupt(setup, buffer) end
+end
+
+-- Comes later than the deadline of the others, but within the patience of the host.
+local LATE_S = 2
+
+--- The last rank fails, or comes late, if the fault of the case says so.
+function M.fault_of_rank(comm, case)
+    if comm:rank() < comm:size() - 1 then return end
+    if case.fault == "rank" then error("a planted fault", 0) end
+    if case.fault == "late" then
+        local start = clib.C.cpl_clock()
+        repeat until clib.C.cpl_clock() - start > LATE_S
+    end
 end
 
 -- ---- checks -----------------------------------------------------------------------

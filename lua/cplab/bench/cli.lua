@@ -73,8 +73,9 @@ local function add_convert(bench, whole, seconds)
     command:option("--deadline", "Seconds after which a wait for another rank fails. "
         .. "Default: 60."):convert(seconds):argname "S"
     command:flag("--json", "Print one JSON object a row.")
-    -- Specs plant a fault to see that it is found: check, source, loop, allocation.
+    -- Specs plant a fault to see that it is found.
     command:option("--fault", "A fault to be found."):hidden(true)
+        :choices { "check", "source", "loop", "allocation", "rank", "late" }
 end
 
 --- Adds the command.

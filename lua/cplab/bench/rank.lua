@@ -68,6 +68,7 @@ local function parts_of(setup)
 end
 
 function jobs.row(comm, case)
+    check.fault_of_rank(comm, case)
     local setup, reason = setups.new(comm, case)
     if not setup then return { skipped = reason } end
     local result = total_traffic(comm, setup)

@@ -54,8 +54,10 @@ end
 -- What stands behind the columns.
 local function note(row)
     if row.reason then return ("  %s: %s"):format(row.status, row.reason) end
-    local less = row.asked_bytes - row.size_bytes
-    return less > 0 and ("  (%d bytes of %d do not divide)"):format(less, row.asked_bytes) or ""
+    local less, shown = row.asked_bytes - row.size_bytes, ""
+    if row.method_used ~= row.method then shown = ("  (by %s)"):format(row.method_used) end
+    if less == 0 then return shown end
+    return shown .. ("  (%d bytes of %d do not divide)"):format(less, row.asked_bytes)
 end
 
 --- The head of the table.
