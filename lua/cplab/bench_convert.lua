@@ -47,10 +47,15 @@ end
 
 -- ---- rows ---------------------------------------------------------------------------
 
+-- The sentence of a rank's failure, without the place in this program that raised it.
+local function sentence(failure)
+    return (failure.reason:gsub("^(rank %d+: )[^\n]-%.lua:%d+: ", "%1"))
+end
+
 local function row_of(chosen, case)
     if case.reason then return figures.without_times(case, "skipped", case.reason) end
     local results, failure = run_ranks(chosen, "row", case)
-    if not results then return figures.without_times(case, "error", failure.reason), failure end
+    if not results then return figures.without_times(case, "error", sentence(failure)), failure end
     local measured = results[1]
     if measured.skipped then return figures.without_times(case, "skipped", measured.skipped) end
     return figures.row(case, measured)
