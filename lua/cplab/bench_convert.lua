@@ -61,6 +61,7 @@ local function row_of(chosen, case)
     return figures.row(case, measured)
 end
 
+-- Rows are there as soon as they are known. Returns why one cannot be written.
 local function show(row, env, as_json)
     row.transport = env.transport
     if as_json then
@@ -69,7 +70,8 @@ local function show(row, env, as_json)
     else
         print(tables.line(row, env.transport))
     end
-    io.stdout:flush()
+    local ok, message = io.stdout:flush()
+    return not ok and message or nil
 end
 
 local function show_failure(failure)
@@ -102,10 +104,14 @@ local function run_cases(chosen, list, env, as_json)
         local row, failure = row_of(chosen, case)
         counts[row.status] = counts[row.status] + 1
         local is_unnamed = chosen.all_methods and row.status == "skipped" and not case.reason
-        if is_unnamed and not as_json then leave_out(left_out, row) else show(row, env, as_json) end
+        if is_unnamed and not as_json then
+            leave_out(left_out, row)
+        else
+            counts.unwritten = show(row, env, as_json)
+        end
         if failure then show_failure(failure) end
         counts.left = #list - i
-        if failure and failure.is_stuck then break end
+        if counts.unwritten or failure and failure.is_stuck then break end
     end
     show_left_out(left_out)
     return counts
@@ -113,6 +119,7 @@ end
 
 -- What is wrong with the table as a whole.
 local function verdict(counts)
+    if counts.unwritten then return 2, "cannot write standard output: " .. counts.unwritten end
     if counts.wrong + counts.error == 0 then return 0 end
     local left = counts.left > 0
         and ("; %d more were not run, since a rank does not return"):format(counts.left) or ""

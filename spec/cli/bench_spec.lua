@@ -168,6 +168,13 @@ describe("./cplab bench convert", function()
         end)
     end
 
+    it("stops where nothing can be written", function()
+        local result = command.shell(command.root .. "/cplab bench convert " .. SMALL
+            .. "--from zigzag --method copy >/dev/full")
+        assert.equal(2, result.status)
+        assert.equal("cplab: cannot write standard output: No space left on device\n", result.err)
+    end)
+
     it("explains its columns", function()
         local result = bench "--help"
         assert.same({ 0, "" }, { result.status, result.err })

@@ -12,7 +12,7 @@ local M = {}
 local DTYPES = { "f64", "f32", "bf16", "i64", "i32" }
 local SCALE = { [""] = 1, K = 2 ^ 10, M = 2 ^ 20, G = 2 ^ 30 }
 
-local THREADS = 4
+local THREADS, MAX_RANKS = 4, 1024
 
 --- What stands where nothing is said. `cp` follows from the ranks at hand.
 M.defaults = {
@@ -157,6 +157,9 @@ end
 -- As many ranks as mpirun started, or four threads.
 local function read_group(words, processes)
     local cp = words.cp or math.max(1, math.floor((processes or THREADS) / words.tp))
+    if cp * words.tp > MAX_RANKS then
+        refuse("cp %d and tp %d are more than %d ranks", cp, words.tp, MAX_RANKS)
+    end
     if processes and cp * words.tp > processes then
         refuse("cp %d and tp %d need %d ranks, but mpirun started %d process%s", cp, words.tp,
             cp * words.tp, processes, processes == 1 and "" or "es")

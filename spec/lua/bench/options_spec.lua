@@ -74,6 +74,7 @@ describe("options of bench convert", function()
         { { lengths = "" }, "--lengths: there are no numbers" },
         { { pack = "threee" }, "--pack: there is no threee; there are one, two, long+short, "
             .. "log-normal 16k, log-normal 1k, pareto" },
+        { { cp = 400, tp = 3 }, "cp 400 and tp 3 are more than 1024 ranks" },
         { { min_bytes = "1K" }, "-b: 1024 bytes hold no row of 4096 bytes (f32)" },
     }
     for _, case in ipairs(wrong) do
