@@ -22,7 +22,7 @@ function M.fault(setup, place, buffer)
 end
 
 -- Comes later than the deadline of the others, but within the patience of the host.
-local LATE_S = 2
+local LATE_S = 1
 
 --- The last rank fails, or comes late, if the fault of the case says so.
 function M.fault_of_rank(comm, case)
