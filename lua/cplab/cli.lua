@@ -72,20 +72,11 @@ local function add_route(parser)
         8192):convert(whole("--row-bytes", 1)):argname "N"
 end
 
-local function add_bench(parser)
-    local command = parser:command("bench", "Measure a part of cplab on this machine.")
-    command:argument("what", "route: building one rank's part of a route.")
-        :choices { "route" }
-    command:option("--iters", "Repetitions of each row. Default: 11."):convert(whole("--iters", 1))
-        :argname "N"
-    command:flag("--json", "Print one JSON object a row.")
-end
-
 local function add_others(parser)
     add_selection(parser:command("show",
         "Print schedule, layouts, conversions and bytes of each case; run nothing."))
     add_route(parser)
-    add_bench(parser)
+    require("cplab.bench.cli").add(parser, whole, seconds)
     local show = parser:command("report", "Print the table of a file of results.")
     show:argument("file", "What run --json wrote."):argname "FILE"
     local compare = parser:command("compare", "Print what changed between two files of results.")
