@@ -85,7 +85,7 @@ static void list_swaps(trial *t)
 {
     int n = t->comm->size;
     int mine = t->comm->rank;
-    int64_t at[MAX_RANKS];
+    int64_t at[MAX_RANKS] = {0};
     for (int rank = 0; rank < n; rank++)
         at[rank] = rank * t->unit; /* other places on the two sides */
     for (int a = 0; a < n; a++)
