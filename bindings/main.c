@@ -1,11 +1,12 @@
 /*
  * main.c: the host program. It runs one Lua script, the controller; the
- * script's rank threads are made by ranks.c.
+ * script's ranks are made by run.c. Under mpirun the script runs in process 0,
+ * and the other processes serve it.
  *
  *     cplab-host SCRIPT [ARGUMENTS...]
  *
  * Exit status: what the script gives to os.exit, 0 where it returns, 1 where
- * it raises, 2 without a script, 3 where Lua cannot start.
+ * it raises, 2 without a script, 3 where Lua or MPI cannot start.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <lauxlib.h>
@@ -15,6 +16,7 @@
 
 #include "blas.h"
 #include "host.h"
+#include "processes.h"
 #include "state.h"
 
 bool cpl_host_is_terminal(int fd)
@@ -49,14 +51,8 @@ static int run_script(lua_State *L, int argc, char **argv)
     return 0;
 }
 
-int main(int argc, char **argv)
+static int run_controller(int argc, char **argv)
 {
-    if (argc < 2) {
-        fprintf(stderr, "usage: cplab-host SCRIPT [ARGUMENTS...]\n");
-        return 2;
-    }
-    host_blas_restart(argv);
-    cpl_kernels_one_thread();
     lua_State *L = host_state_open();
     if (L == NULL) {
         fprintf(stderr, "cplab-host: no memory for a Lua state\n");
@@ -68,4 +64,22 @@ int main(int argc, char **argv)
         cpl_host_exit(status);
     lua_close(L);
     return status;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        fprintf(stderr, "usage: cplab-host SCRIPT [ARGUMENTS...]\n");
+        return 2;
+    }
+    host_blas_restart(argv);
+    cpl_kernels_one_thread();
+    if (host_processes_are_asked_for()) {
+        if (!host_processes_open())
+            return 3;
+        if (cpl_host_process() != 0)
+            return host_processes_serve();
+        host_processes_end_at_exit();
+    }
+    return run_controller(argc, argv);
 }

@@ -1,6 +1,6 @@
 /*
  * state.h: Lua states as the host makes them, and errors with message and
- * traceback apart. Shared by the controller (main.c) and the ranks (ranks.c).
+ * traceback apart. Shared by the controller (main.c) and the ranks (rank.c).
  */
 #ifndef CPLAB_STATE_H
 #define CPLAB_STATE_H

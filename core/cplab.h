@@ -444,10 +444,16 @@ CPL_API void cpl_trace_first_wrong(cpl_first_wrong *out);
  */
 typedef struct cpl_faults {
     int drop_handoff;   /* GDN: forget the state that comes in */
+    int tile_heads;     /* headwise GDN: rank j gets key head j mod Hk instead
+                           of the one that its value heads use */
+    int first_slice;    /* headwise GDN: convolve with rank 0's weight */
     int64_t rope_shift; /* GQA: add this to the rotary positions */
     int drop_merge;     /* p2p: forget what earlier steps saw */
     int reverse_ring;   /* p2p: take the shards for those of the other way */
     int kv_head_shift;  /* a2a: give each rank this many kv heads further on */
+    int route_padding;  /* MoE: padding chooses experts too */
+    int poison_scratch; /* fill scratch with NaN before each forward and each
+                           backward of a layer; a real run does not notice */
 } cpl_faults;
 CPL_API cpl_faults *cpl_faults_here(void);
 
@@ -584,26 +590,39 @@ typedef struct cpl_plan cpl_plan;
 
 /*
  * Collective (all ranks agree or all fail). Prepares moving rows of `width`
- * elements of `dtype` along `route`. Borrows comm and route. The method is
- * NULL or "auto", or a name of cpl_plan_methods(). All memory that execution
- * needs is taken here.
- * Errors: MISMATCH (ranks of route and group), INVALID, MEMORY, and those of
- * route building.
+ * elements of `dtype` along `route`. Borrows comm and route. All memory that
+ * execution needs is taken here. Methods, which all give the same bits:
+ * "copy" (rows are copied once, straight from the peer's memory), "direct" (a
+ * message a run, no packing), "packed" (rows for a peer are packed into one
+ * message), "alltoallv" (packed, and one all-to-all of the group), "composed"
+ * (between partitions with tp > 1: gather the windows of a CP rank, convert
+ * between CP ranks, keep the own window; to compare with the one exchange of
+ * the others), NULL or "auto" (the cheapest of the first four by a table of
+ * measured costs).
+ * Errors: MISMATCH (ranks of route and group), INVALID, UNSUPPORTED (a method
+ * that the transport or the route does not allow), MEMORY, and those of route
+ * building.
  */
 CPL_API cpl_status cpl_plan_create(cpl_route *route, cpl_comm *comm,
                                    cpl_dtype dtype, int64_t width,
                                    const char *method, cpl_plan **out);
 CPL_API void cpl_plan_destroy(cpl_plan *plan);
+/* The name of the method; of "auto", that of the one it chose. */
 CPL_API const char *cpl_plan_method(const cpl_plan *plan);
 CPL_API const char *cpl_plan_methods(void); /* names, separated by spaces */
-/* Bytes and messages that this rank sends to others in one execution. */
+/* Seconds that one execution takes the busiest rank, by the table of costs:
+ * what "auto" compares. */
+CPL_API double cpl_plan_estimate(const cpl_plan *plan);
+/* Bytes that this rank sends to others in one execution, and how many ranks get
+ * some (composed: the sum over its two steps). */
 CPL_API int64_t cpl_plan_sent_bytes(const cpl_plan *plan);
 CPL_API int64_t cpl_plan_sent_messages(const cpl_plan *plan);
 /* Whether src and dst of an execution may be the same tensor: the route is
  * between partitions with equal row counts on this rank. */
 CPL_API bool cpl_plan_in_place(const cpl_plan *plan);
 /* Whether an execution in place only swaps rows between pairs of ranks, on
- * every rank: the same answer on all of them, and no buffer in between. */
+ * every rank: the same answer on all of them, and no buffer in between. Only
+ * the method "copy" swaps. */
 CPL_API bool cpl_plan_swaps(const cpl_plan *plan);
 
 /*
@@ -641,6 +660,10 @@ typedef struct cpl_place cpl_place;
 CPL_API cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
                                     cpl_place **out);
 CPL_API void cpl_place_destroy(cpl_place *place);
+/* Layers of one kind that are prepared from now on share what they keep from
+ * forward to backward: a layer's backward must follow its own forward, with no
+ * forward of another of the kind in between. For recomputation. */
+CPL_API void cpl_place_share_kept(cpl_place *place);
 /* How many route objects it has built so far. */
 CPL_API int64_t cpl_place_routes_built(const cpl_place *place);
 
@@ -674,10 +697,22 @@ typedef struct cpl_mla_config {
 typedef struct cpl_gdn_config {
     int hidden, key_heads, value_heads, key_dim, value_dim, conv, chunk;
     double eps;
+    const char *cp_mode; /* how it is cut; of no effect on one rank.
+                            "chunkwise" (NULL): heads stay, halos and states go
+                            from run to run. "headwise": an exchange gives each
+                            rank all positions of its own heads; the ranks must
+                            divide the value heads, and divide the key heads or
+                            be a multiple of them (prepare: INVALID) */
 } cpl_gdn_config;
 typedef struct cpl_mlp_config {
     int hidden, width;
 } cpl_mlp_config;
+typedef struct cpl_moe_config {
+    int hidden, experts, top_k, width;
+    int shared_width;       /* 0: no shared expert */
+    bool renormalise;       /* a token's weights sum to 1 */
+    double aux_coefficient; /* of the loss that balances the load; 0: none */
+} cpl_moe_config;
 typedef struct cpl_norm_config {
     int hidden;
     double eps;
@@ -694,6 +729,8 @@ CPL_API cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,
 CPL_API cpl_status cpl_layer_gdn(const cpl_gdn_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_mlp(const cpl_mlp_config *config, cpl_dtype dtype,
+                                 cpl_layer **out);
+CPL_API cpl_status cpl_layer_moe(const cpl_moe_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_norm(const cpl_norm_config *config,
                                   cpl_dtype dtype, cpl_layer **out);
@@ -724,6 +761,30 @@ CPL_API cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
 CPL_API cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
                                   cpl_tensor *const *grads);
 /*
+ * What a GDN layer knows of the past of each sequence, for chunked prefill and
+ * decoding: a forward over tokens [0, n) equals one over [0, m) and one over
+ * [m, n) that starts from the state that the first one left, in any layout and
+ * cp_mode. Every rank has the states of all sequences and heads. The tail is
+ * what the convolution still sees: the last conv - 1 rows of q, k, v before it.
+ */
+typedef struct cpl_gdn_state {
+    cpl_tensor *state; /* [n_sequences, value_heads, key_dim, value_dim] */
+    cpl_tensor *tail;  /* [n_sequences, conv - 1, 2 Hk K + Hv V]; NULL with
+                          conv 1 */
+    cpl_tensor *d_state, *d_tail; /* their gradients, or NULL */
+} cpl_gdn_state;
+/*
+ * Local. From the next prepare on, every forward starts from `in` (NULL: from
+ * zeros) and writes `out` (NULL: nowhere); an empty sequence passes its state
+ * on. The two may be the same tensors. Every backward reads the gradients of
+ * `out` and writes those of `in`. Borrows the tensors, copies the structs.
+ * Errors: INVALID (not a GDN layer); prepare refuses tensors that do not fit
+ * (MISMATCH).
+ */
+CPL_API cpl_status cpl_layer_gdn_state(cpl_layer *layer,
+                                       const cpl_gdn_state *in,
+                                       const cpl_gdn_state *out);
+/*
  * Collective. Makes plans and buffers for the rows of a place; `name` stands in
  * its messages. Borrows the place.
  */
@@ -736,5 +797,18 @@ CPL_API cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
  * gradients. dx may be NULL (embedding: must be). */
 CPL_API cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
                                       cpl_tensor *dx);
+
+/* What a mixture of experts did in its last forward, on this rank. */
+typedef struct cpl_moe_report {
+    int64_t experts;
+    const int64_t *offsets; /* [experts + 1]: expert e got offsets[e + 1] -
+                               offsets[e] tokens; until the next forward */
+    double margin;   /* the least gap between the last logit that a token chose
+                        and the next one: below rounding, layouts may differ */
+    double aux_loss; /* of the group */
+} cpl_moe_report;
+/* Local. Errors: INVALID (another kind of layer, or no forward yet). */
+CPL_API cpl_status cpl_layer_moe_report(const cpl_layer *layer,
+                                        cpl_moe_report *out);
 
 #endif

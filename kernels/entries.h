@@ -39,7 +39,15 @@
     X(embedding_backward)      \
     X(cross_entropy)           \
     X(matmul)                  \
-    X(axpby)
+    X(axpby)                   \
+    X(moe_route)               \
+    X(moe_route_backward)      \
+    X(moe_group)               \
+    X(moe_dispatch)            \
+    X(moe_combine)             \
+    X(moe_combine_backward)    \
+    X(sum_squares)             \
+    X(adamw)
 #define CPLI_WORKSPACE_LIST(X) \
     X(gdn)                     \
     X(gdn_backward)            \

@@ -173,7 +173,8 @@ typedef struct cpl_gdn_backward {
 typedef struct cpl_gdn_summary {
     cpl_gdn gdn;
     void *transition; /* M: [n_spans, value_heads, K, K] */
-    void *offset;     /* B: [n_spans, value_heads, K, V] */
+    void *offset;     /* B: [n_spans, value_heads, K, V]; with gdn.state_in,
+                         which it may be, M state_in + B */
     void *workspace;
 } cpl_gdn_summary;
 /* Its adjoint: d_state_in = M' d_state_out + offset; only the offset (the
@@ -181,7 +182,9 @@ typedef struct cpl_gdn_summary {
 typedef struct cpl_gdn_summary_backward {
     cpl_gdn gdn;
     const void *d_o;
-    void *offset; /* [n_spans, value_heads, K, V] */
+    const void *d_state_out; /* [n_spans, ...] or NULL: zeros */
+    void *offset; /* [n_spans, value_heads, K, V]; with d_state_out, which it
+                     may be, M' d_state_out + offset */
     void *workspace;
 } cpl_gdn_summary_backward;
 
@@ -312,6 +315,97 @@ typedef struct cpl_axpby {
     double alpha, beta;
 } cpl_axpby;
 
+/*
+ * A mixture of experts (transformers modeling_qwen3_next.py): each token
+ * chooses k of E experts, rows are grouped by expert, and what the experts
+ * made of them comes back weighted. A group has one slot for each choice, by
+ * expert, then by row.
+ */
+
+/* probs = softmax of a row over all experts; the k largest logits are chosen,
+ * the lower index where they are equal; weights are the chosen probs, divided
+ * by their sum with `renormalise`. Rows outside the spans choose nobody:
+ * chosen = -1, weights and probs 0. */
+typedef struct cpl_moe_route {
+    const void *logits; /* [n, E] */
+    void *probs;        /* [n, E] */
+    void *weights;      /* [n, k], the largest first */
+    int32_t *chosen;    /* [n, k] */
+    double *margin;     /* the least gap between a row's last chosen logit and
+                           the next one; inf without one. Or NULL */
+    const cpl_span *spans;
+    int64_t n_spans, n_rows, experts, top_k;
+    bool renormalise;
+} cpl_moe_route;
+typedef struct cpl_moe_route_backward {
+    const void *probs, *dweights;
+    const double *dprobs; /* [E] or NULL: what the probs of each routed row get
+                             besides, for balancing the load */
+    const int32_t *chosen;
+    void *dlogits; /* [n, E] */
+    int64_t n_rows, experts, top_k;
+    bool renormalise;
+} cpl_moe_route_backward;
+
+/* Sorts the choices: the j-th of row i takes slot places[i, j] (-1: none);
+ * expert e has the slots offsets[e] .. offsets[e + 1] - 1. */
+typedef struct cpl_moe_group {
+    const int32_t *chosen; /* [n, k] */
+    int64_t *places;       /* [n, k] */
+    int64_t *offsets;      /* [E + 1] */
+    int64_t n_rows, experts, top_k;
+} cpl_moe_group;
+
+/* y[places[i, j]] = x[i]. Its backward is moe_combine without weights. */
+typedef struct cpl_moe_dispatch {
+    const void *x; /* [n, D] */
+    const int64_t *places;
+    void *y; /* [slots, D] */
+    int64_t n_rows, top_k, width;
+} cpl_moe_dispatch;
+
+/* y[i] = sum over j of weights[i, j] h[places[i, j]], in the order of j, plus
+ * sigmoid(shared_gate[i]) shared[i]; rows without places give 0. */
+typedef struct cpl_moe_combine {
+    const void *h;           /* [slots, D] */
+    const void *weights;     /* [n, k]; NULL: 1 */
+    const void *shared;      /* [n, D] or NULL */
+    const void *shared_gate; /* [n], with shared */
+    const int64_t *places;
+    void *y; /* [n, D] */
+    int64_t n_rows, top_k, width;
+} cpl_moe_combine;
+typedef struct cpl_moe_combine_backward {
+    cpl_moe_combine forward; /* its y is not read; it has weights */
+    const void *dy;          /* [n, D] */
+    void *dh;                /* [slots, D] */
+    void *dweights;          /* [n, k] */
+    void *dshared, *dshared_gate;
+} cpl_moe_combine_backward;
+
+/* The sum of the squares of n elements, in double; the order of the sum is
+ * fixed, so the same numbers give the same bits. */
+typedef struct cpl_sum_squares {
+    const void *x;
+    double *sum;
+    int64_t n;
+} cpl_sum_squares;
+
+/*
+ * One step of Adam with decoupled weight decay (Loshchilov and Hutter, arXiv
+ * 1711.05101; the decay is multiplied by the learning rate, as in PyTorch's
+ * AdamW): with g = grad_scale grad and t = step, counted from 1,
+ *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+ *   w -= lr (weight_decay w
+ *            + m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)).
+ */
+typedef struct cpl_adamw {
+    const void *grad;
+    void *w, *m, *v;
+    int64_t n, step;
+    double lr, beta1, beta2, eps, weight_decay, grad_scale;
+} cpl_adamw;
+
 /* The table of one (device, dtype). */
 typedef struct cpl_kernels {
     const char *device; /* "cpu", "ref" */
@@ -349,6 +443,14 @@ typedef struct cpl_kernels {
     void (*cross_entropy)(const cpl_cross_entropy *p);
     void (*matmul)(const cpl_matmul *p);
     void (*axpby)(const cpl_axpby *p);
+    void (*moe_route)(const cpl_moe_route *p);
+    void (*moe_route_backward)(const cpl_moe_route_backward *p);
+    void (*moe_group)(const cpl_moe_group *p);
+    void (*moe_dispatch)(const cpl_moe_dispatch *p);
+    void (*moe_combine)(const cpl_moe_combine *p);
+    void (*moe_combine_backward)(const cpl_moe_combine_backward *p);
+    void (*sum_squares)(const cpl_sum_squares *p);
+    void (*adamw)(const cpl_adamw *p);
 } cpl_kernels;
 
 /* The table, or NULL (with a sentence in cpl_last_error) where there is none:

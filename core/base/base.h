@@ -39,8 +39,13 @@ CPL_API cpl_status cpli_fail(cpl_status status, const char *format, ...)
  * overflow. Both write *out only on success; n = 0 gives a valid block. */
 CPL_API cpl_status cpli_alloc(size_t n, size_t size, void **out);
 /* Keeps the contents; *block may be NULL. New bytes are not zeroed. */
-cpl_status cpli_realloc(void **block, size_t n, size_t size);
+CPL_API cpl_status cpli_realloc(void **block, size_t n, size_t size);
 CPL_API void cpli_free(void *block); /* = cpl_free */
+
+/* The same accounting for blocks that a transport takes from elsewhere;
+ * counting one fails where cpli_alloc would be made to fail. */
+CPL_API cpl_status cpli_count_block(size_t bytes);
+CPL_API void cpli_uncount_blocks(int64_t blocks, int64_t bytes);
 
 /* Typed spelling: CPL_ALLOC(n, &array). */
 #define CPL_ALLOC(n, out) \

@@ -52,6 +52,20 @@ static cpl_status take(size_t n, size_t size, void **out)
     return CPL_OK;
 }
 
+cpl_status cpli_count_block(size_t bytes)
+{
+    if (!allowed())
+        return cpli_fail(CPL_MEMORY, "memory: no %zu bytes left", bytes);
+    atomic_fetch_add(&n_allocations, 1);
+    account(1, (int64_t)bytes);
+    return CPL_OK;
+}
+
+void cpli_uncount_blocks(int64_t blocks, int64_t bytes)
+{
+    account(-blocks, -bytes);
+}
+
 static size_t bytes_of(const void *block)
 {
     return *(const size_t *)((const char *)block - HEADER_BYTES);

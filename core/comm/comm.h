@@ -17,11 +17,13 @@
 typedef struct cpli_piece {
     int peer;
     int64_t offset;      /* bytes: in src for a send, in dst for a receive */
-    int64_t peer_offset; /* bytes: in the peer's dst, or in its src */
+    int64_t peer_offset; /* bytes: in the peer's dst, or in its src; read by
+                            PULL, and of own pieces */
     int64_t bytes;       /* > 0 */
 } cpli_piece;
 
-/* How received bytes meet what dst holds. */
+/* How received bytes meet what dst holds. ADD and SWAP touch dst in finish
+ * only. */
 typedef enum cpli_combine {
     CPLI_COPY, /* they replace it */
     CPLI_ADD,  /* they are added, elements of `dtype`, piece by piece in order:
@@ -38,6 +40,9 @@ typedef enum cpli_way {
                       of ranks has at most one piece; COPY only */
 } cpli_way;
 
+/* Transfers that one rank may have started and not finished. */
+enum { CPLI_IN_FLIGHT = 16 };
+
 typedef struct cpli_transfer {
     const void *src;
     void *dst;
@@ -47,6 +52,7 @@ typedef struct cpli_transfer {
     cpli_way way;
     cpli_combine combine;
     cpl_dtype dtype;
+    bool is_large; /* the group reads and writes more than the caches hold */
 } cpli_transfer;
 
 typedef struct cpli_comm_ops {
@@ -96,13 +102,48 @@ CPL_API cpl_status cpli_transfer_start(cpl_comm *comm,
 CPL_API cpl_status cpli_transfer_finish(cpl_comm *comm,
                                         const cpli_transfer *transfer);
 
-/* Whether elements of dtype can be added: all but BF16. */
+/* Whether this machine's caches hold less than `bytes` bytes. */
+CPL_API bool cpli_is_beyond_caches(int64_t bytes);
+/* memcpy. With is_large it goes around the caches, which could not keep it, and
+ * other ranks see the bytes only after cpli_copy_fence. */
+CPL_API void cpli_copy_bytes(void *dst, const void *src, size_t bytes,
+                             bool is_large);
+CPL_API void cpli_copy_fence(void);
+/* Of pieces one after the other: reads the beginning of the next one into the
+ * cache, where the processor could not guess that it is next. */
+void cpli_fetch_ahead(const void *src, int64_t bytes);
+/* Whether elements of dtype can be added: all but BF16. The following are
+ * exported for the plug-in. */
 bool cpli_can_add(cpl_dtype dtype);
 /* dst[i] += src[i] for n elements of dtype; integers wrap around. */
-void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n);
+CPL_API void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src,
+                               int64_t n);
 /* a and b, which do not overlap, change places. */
-void cpli_swap_bytes(void *a, void *b, size_t bytes);
+CPL_API void cpli_swap_bytes(void *a, void *b, size_t bytes);
 /* Carries out a received piece whose sender is the rank itself. */
-void cpli_move_within(const cpli_transfer *transfer, const cpli_piece *piece);
+CPL_API void cpli_move_within(const cpli_transfer *transfer,
+                              const cpli_piece *piece);
+/* Carries out a received piece whose sender is another rank; `theirs` is where
+ * the piece lies there, within reach. */
+CPL_API void cpli_move_between(const cpli_transfer *mine,
+                               const cpli_piece *piece, void *theirs, int rank);
+
+/* Bytes begin .. end - 1. */
+typedef struct cpli_range {
+    int64_t begin;
+    int64_t end;
+} cpli_range;
+/* What of a swapped piece `rank` carries out; the peer does the rest. */
+CPL_API cpli_range cpli_swap_share(const cpli_piece *piece, int rank);
+
+/* The end of the pieces of one peer that begin at `first`. */
+static inline int64_t cpli_end_of_peer(const cpli_piece *pieces, int64_t n,
+                                       int64_t first)
+{
+    int64_t end = first;
+    while (end < n && pieces[end].peer == pieces[first].peer)
+        end++;
+    return end;
+}
 
 #endif

@@ -16,15 +16,6 @@ static cpli_member *member_of(const cpli_member *me, int rank)
 
 /* ---- transfers: start ---- */
 
-/* The end of the pieces of one peer that begin at `first`. */
-static int64_t end_of_peer(const cpli_piece *pieces, int64_t n, int64_t first)
-{
-    int64_t end = first;
-    while (end < n && pieces[end].peer == pieces[first].peer)
-        end++;
-    return end;
-}
-
 /* The first piece of `peer`, or where it would stand: they are in peer order.
  */
 static int64_t begin_of_peer(const cpli_piece *pieces, int64_t n, int peer)
@@ -47,7 +38,7 @@ static void post(cpli_member *me, int peer, int place)
     pthread_mutex_lock(&receiver->mutex);
     cpli_box *box = &receiver->boxes[me->comm.rank];
     box->places[box->posted++ % CPLI_IN_FLIGHT] = (uint8_t)place;
-    pthread_cond_broadcast(&receiver->changed);
+    cpli_member_notify(receiver);
     pthread_mutex_unlock(&receiver->mutex);
 }
 
@@ -72,7 +63,7 @@ static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
         (cpli_flight){.transfer = transfer, .number = ++me->n_started};
     const cpli_piece *sends = transfer->sends;
     for (int64_t i = 0; i < transfer->n_sends;
-         i = end_of_peer(sends, transfer->n_sends, i))
+         i = cpli_end_of_peer(sends, transfer->n_sends, i))
         if (sends[i].peer != comm->rank)
             post(me, sends[i].peer, place);
     return CPL_OK;
@@ -90,6 +81,14 @@ static bool has_consumed(const cpli_member *me, int peer)
     return me->consumed[peer] != me->settled[peer];
 }
 
+static bool has_posted_already(cpli_member *me, int peer)
+{
+    pthread_mutex_lock(&me->mutex);
+    bool has = has_posted(me, peer);
+    pthread_mutex_unlock(&me->mutex);
+    return has;
+}
+
 /* The transfer that `peer` posted to me and that I take next. */
 static const cpli_transfer *next_from(cpli_member *me, int peer)
 {
@@ -100,49 +99,24 @@ static const cpli_transfer *next_from(cpli_member *me, int peer)
     return member_of(me, peer)->flights[place].transfer;
 }
 
-/* Whether my pieces from a peer are, one by one, its pieces to me. */
-static bool do_match(const cpli_transfer *mine, int64_t first, int64_t n,
-                     const cpli_transfer *theirs, int rank)
+/* Their pieces to me, which must be mine from them, one by one; or NULL. */
+static const cpli_piece *match(const cpli_transfer *mine, int64_t first,
+                               int64_t n, const cpli_transfer *theirs, int rank)
 {
     int64_t at = begin_of_peer(theirs->sends, theirs->n_sends, rank);
-    if (theirs->n_sends - at < n ||
+    if (theirs->way != mine->way ||
+        (theirs->combine == CPLI_SWAP) != (mine->combine == CPLI_SWAP) ||
+        theirs->n_sends - at < n ||
         (at + n < theirs->n_sends && theirs->sends[at + n].peer == rank))
-        return false;
+        return NULL;
     for (int64_t i = 0; i < n; i++) {
         const cpli_piece *a = &mine->receives[first + i];
         const cpli_piece *b = &theirs->sends[at + i];
         if (b->peer != rank || a->bytes != b->bytes ||
-            a->peer_offset != b->offset)
-            return false;
+            (mine->way == CPLI_PULL && a->peer_offset != b->offset))
+            return NULL;
     }
-    return (mine->combine == CPLI_SWAP) == (theirs->combine == CPLI_SWAP);
-}
-
-/* Two partners share a swap: the lower rank does the first half. */
-static void swap_half(const cpli_transfer *mine, const cpli_transfer *theirs,
-                      const cpli_piece *piece, int rank)
-{
-    int64_t half = piece->bytes / 2 / 64 * 64;
-    bool is_lower = rank < piece->peer;
-    int64_t begin = is_lower ? 0 : half;
-    int64_t end = is_lower ? half : piece->bytes;
-    cpli_swap_bytes((char *)mine->dst + piece->offset + begin,
-                    (char *)theirs->dst + piece->peer_offset + begin,
-                    (size_t)(end - begin));
-}
-
-static void pull(const cpli_transfer *mine, const cpli_transfer *theirs,
-                 const cpli_piece *piece, int rank)
-{
-    char *dst = (char *)mine->dst + piece->offset;
-    const char *src = (const char *)theirs->src + piece->peer_offset;
-    if (mine->combine == CPLI_COPY)
-        memcpy(dst, src, (size_t)piece->bytes);
-    else if (mine->combine == CPLI_ADD)
-        cpli_add_elements(mine->dtype, dst, src,
-                          piece->bytes / (int64_t)cpl_dtype_bytes(mine->dtype));
-    else
-        swap_half(mine, theirs, piece, rank);
+    return &theirs->sends[at];
 }
 
 /* Takes the pieces first .. first + n - 1 of `mine` from their sender. */
@@ -156,11 +130,17 @@ static cpl_status take(cpli_member *me, const cpli_transfer *mine,
     if (!cpli_member_pin(me, peer))
         return cpli_member_lost(me, peer, "transfer", number);
     const cpli_transfer *theirs = next_from(me, peer);
-    bool is_match = do_match(mine, first, n, theirs, rank);
-    for (int64_t i = 0; is_match && i < n; i++)
-        pull(mine, theirs, &mine->receives[first + i], rank);
-    cpli_member_unpin(me, peer, is_match);
-    if (is_match)
+    const cpli_piece *sources = match(mine, first, n, theirs, rank);
+    for (int64_t i = 0; sources != NULL && i < n; i++) {
+        if (i + 1 < n)
+            cpli_fetch_ahead((const char *)theirs->src + sources[i + 1].offset,
+                             sources[i + 1].bytes);
+        cpli_move_between(mine, &mine->receives[first + i],
+                          (char *)(uintptr_t)theirs->src + sources[i].offset,
+                          rank);
+    }
+    cpli_member_unpin(me, peer, sources != NULL);
+    if (sources != NULL)
         return CPL_OK;
     return cpli_member_fail(me, CPL_MISMATCH,
                             "local: rank %d expects other pieces in transfer "
@@ -169,18 +149,65 @@ static cpl_status take(cpli_member *me, const cpli_transfer *mine,
                             rank, (long long)number, peer);
 }
 
-static cpl_status receive_all(cpli_member *me, const cpli_transfer *transfer,
-                              int64_t number)
+/* The pieces first .. end - 1 of one sender, who may be the rank itself. */
+static cpl_status receive_from(cpli_member *me, const cpli_transfer *transfer,
+                               int64_t first, int64_t end, int64_t number)
 {
-    const cpli_piece *receives = transfer->receives;
-    for (int64_t i = 0; i < transfer->n_receives;) {
-        int64_t end = end_of_peer(receives, transfer->n_receives, i);
-        if (receives[i].peer != me->comm.rank)
-            CPL_TRY(take(me, transfer, i, end - i, number));
-        else
-            for (int64_t j = i; j < end; j++)
-                cpli_move_within(transfer, &receives[j]);
-        i = end;
+    if (transfer->receives[first].peer != me->comm.rank)
+        return take(me, transfer, first, end - first, number);
+    const cpli_piece *pieces = transfer->receives;
+    for (int64_t i = first; i < end; i++) {
+        if (i + 1 < end)
+            cpli_fetch_ahead((const char *)transfer->src +
+                                 pieces[i + 1].peer_offset,
+                             pieces[i + 1].bytes);
+        cpli_move_within(transfer, &pieces[i]);
+    }
+    return CPL_OK;
+}
+
+/* Sums are in rank order. */
+static cpl_status
+receive_in_order(cpli_member *me, const cpli_transfer *transfer, int64_t number)
+{
+    int64_t n = transfer->n_receives;
+    int64_t end = 0;
+    for (int64_t i = 0; i < n; i = end) {
+        end = cpli_end_of_peer(transfer->receives, n, i);
+        CPL_TRY(receive_from(me, transfer, i, end, number));
+    }
+    return CPL_OK;
+}
+
+/* The pieces begin .. end - 1; without may_wait only from senders that have
+ * come. */
+static cpl_status receive_some(cpli_member *me, const cpli_flight *flight,
+                               int64_t begin, int64_t end, bool may_wait)
+{
+    const cpli_transfer *transfer = flight->transfer;
+    int64_t next = begin;
+    for (int64_t i = begin; i < end; i = next) {
+        int peer = transfer->receives[i].peer;
+        next = cpli_end_of_peer(transfer->receives, end, i);
+        if (me->taken[peer] || (!may_wait && peer != me->comm.rank &&
+                                !has_posted_already(me, peer)))
+            continue;
+        CPL_TRY(receive_from(me, transfer, i, next, flight->number));
+        me->taken[peer] = true;
+    }
+    return CPL_OK;
+}
+
+/* From the rank itself, then round, so that not all read from the same rank at
+ * once; first from those who have come. */
+static cpl_status receive_round(cpli_member *me, const cpli_flight *flight)
+{
+    int64_t n = flight->transfer->n_receives;
+    int64_t own = begin_of_peer(flight->transfer->receives, n, me->comm.rank);
+    memset(me->taken, 0, (size_t)me->comm.size * sizeof *me->taken);
+    for (int may_wait = 0; may_wait < 2; may_wait++) {
+        CPL_TRY(receive_some(me, flight, own, n, may_wait));
+        CPL_TRY(receive_some(me, flight, 0, own, may_wait));
     }
     return CPL_OK;
 }
@@ -190,7 +217,7 @@ static cpl_status settle_all(cpli_member *me, const cpli_transfer *transfer,
 {
     const cpli_piece *sends = transfer->sends;
     for (int64_t i = 0; i < transfer->n_sends;
-         i = end_of_peer(sends, transfer->n_sends, i)) {
+         i = cpli_end_of_peer(sends, transfer->n_sends, i)) {
         int peer = sends[i].peer;
         if (peer == me->comm.rank)
             continue;
@@ -224,7 +251,9 @@ static cpli_flight *oldest_flight(cpli_member *me)
 
 static cpl_status carry_out(cpli_member *me, cpli_flight *flight)
 {
-    CPL_TRY(receive_all(me, flight->transfer, flight->number));
+    bool is_sum = flight->transfer->combine == CPLI_ADD;
+    CPL_TRY(is_sum ? receive_in_order(me, flight->transfer, flight->number)
+                   : receive_round(me, flight));
     CPL_TRY(settle_all(me, flight->transfer, flight->number));
     flight->done = true;
     return CPL_OK;

@@ -135,8 +135,10 @@ static bool sleep_until(cpli_member *me, cpli_ready *ready, int peer)
     struct timespec at = {.tv_sec = (time_t)fmin(end, 4e9)};
     at.tv_nsec = (long)(1e9 * fmin(end - (double)at.tv_sec, 0.999999999));
     int error = 0;
+    me->ready = ready;
     while (!ready(me, peer) && !is_hopeless(me, peer) && error != ETIMEDOUT)
         error = pthread_cond_timedwait(&me->changed, &me->mutex, &at);
+    me->ready = NULL;
     return ready(me, peer);
 }
 
@@ -174,6 +176,14 @@ cpl_status cpli_member_wait(cpli_member *me, cpli_ready *ready, cpli_wait wait)
     return fail_deadline(me, &wait);
 }
 
+void cpli_member_notify(cpli_member *member)
+{
+    bool is_ready =
+        member->ready != NULL && member->ready(member, member->wait.peer);
+    if (is_ready || (member->withdrawn && member->pins == 0))
+        pthread_cond_broadcast(&member->changed);
+}
+
 bool cpli_member_pin(cpli_member *me, int peer)
 {
     cpli_member *member = member_of(me, peer);
@@ -199,7 +209,7 @@ void cpli_member_unpin(cpli_member *me, int peer, bool consumed)
     member->pins--;
     if (consumed)
         member->consumed[me->comm.rank]++;
-    pthread_cond_broadcast(&member->changed);
+    cpli_member_notify(member);
     pthread_mutex_unlock(&member->mutex);
 }
 

@@ -5,9 +5,83 @@
  */
 #include "comm.h"
 
-/* Three of these stay in the first-level cache, so a swap reads and writes
- * each byte of memory once. */
-enum { SWAP_BYTES = 8192 };
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum {
+    LINE_BYTES = 64,
+    STREAMED_BYTES = 1024, /* shorter copies are mostly heads and tails */
+    AHEAD_BYTES = 1024
+};
+
+/* ---- copy ---- */
+
+#if defined(__x86_64__)
+
+/* Whole lines that go to memory without being read into the caches first. */
+__attribute__((target("avx2"))) static void
+stream_lines(char *dst, const char *src, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE_BYTES) {
+        __m256i low = _mm256_loadu_si256((const __m256i *)(src + i));
+        __m256i high = _mm256_loadu_si256((const __m256i *)(src + i + 32));
+        _mm256_stream_si256((__m256i *)(dst + i), low);
+        _mm256_stream_si256((__m256i *)(dst + i + 32), high);
+    }
+}
+
+static bool can_stream(void)
+{
+    return __builtin_cpu_supports("avx2");
+}
+
+void cpli_copy_fence(void)
+{
+    _mm_sfence();
+}
+
+#else
+
+static void stream_lines(char *dst, const char *src, size_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+
+static bool can_stream(void)
+{
+    return false;
+}
+
+void cpli_copy_fence(void)
+{
+}
+
+#endif
+
+void cpli_fetch_ahead(const void *src, int64_t bytes)
+{
+    for (int64_t i = 0; i < cpli_min(bytes, AHEAD_BYTES); i += LINE_BYTES)
+        __builtin_prefetch((const char *)src + i);
+}
+
+void cpli_copy_bytes(void *dst, const void *src, size_t bytes, bool is_large)
+{
+    if (!is_large || bytes < STREAMED_BYTES || !can_stream()) {
+        memcpy(dst, src, bytes);
+        return;
+    }
+    size_t head = -(uintptr_t)dst % LINE_BYTES;
+    size_t lines = (bytes - head) / LINE_BYTES * LINE_BYTES;
+    size_t tail = bytes - head - lines;
+    char *to = (char *)dst + head;
+    const char *from = (const char *)src + head;
+    memcpy(dst, src, head);
+    stream_lines(to, from, lines);
+    memcpy(to + lines, from + lines, tail);
+}
+
+/* ---- add and swap ---- */
 
 bool cpli_can_add(cpl_dtype dtype)
 {
@@ -59,19 +133,25 @@ void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n)
     }
 }
 
+/* A line of each is read before either is written, all in registers. */
 void cpli_swap_bytes(void *a, void *b, size_t bytes)
 {
-    char buffer[SWAP_BYTES];
     char *p = a;
     char *q = b;
-    while (bytes > 0) {
-        size_t n = bytes < SWAP_BYTES ? bytes : SWAP_BYTES;
-        memcpy(buffer, p, n);
-        memcpy(p, q, n);
-        memcpy(q, buffer, n);
-        p += n;
-        q += n;
-        bytes -= n;
+    char x[LINE_BYTES];
+    char y[LINE_BYTES];
+    for (; bytes >= LINE_BYTES; bytes -= LINE_BYTES) {
+        memcpy(x, p, LINE_BYTES);
+        memcpy(y, q, LINE_BYTES);
+        memcpy(p, y, LINE_BYTES);
+        memcpy(q, x, LINE_BYTES);
+        p += LINE_BYTES;
+        q += LINE_BYTES;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        char byte = p[i];
+        p[i] = q[i];
+        q[i] = byte;
     }
 }
 
@@ -81,11 +161,36 @@ void cpli_move_within(const cpli_transfer *transfer, const cpli_piece *piece)
     const char *src = (const char *)transfer->src + piece->peer_offset;
     size_t bytes = (size_t)piece->bytes;
     if (transfer->combine == CPLI_COPY)
-        memcpy(dst, src, bytes);
+        cpli_copy_bytes(dst, src, bytes, transfer->is_large);
     else if (transfer->combine == CPLI_ADD)
         cpli_add_elements(transfer->dtype, dst, src,
                           (int64_t)(bytes / cpl_dtype_bytes(transfer->dtype)));
     else if (piece->offset < piece->peer_offset)
         /* Listed from both ends; the lower one does it. */
         cpli_swap_bytes(dst, (char *)transfer->dst + piece->peer_offset, bytes);
+}
+
+/* Two partners share a swap: the lower rank does the first half. */
+cpli_range cpli_swap_share(const cpli_piece *piece, int rank)
+{
+    int64_t half = piece->bytes / 2 / 64 * 64;
+    if (rank < piece->peer)
+        return (cpli_range){0, half};
+    return (cpli_range){half, piece->bytes};
+}
+
+void cpli_move_between(const cpli_transfer *mine, const cpli_piece *piece,
+                       void *theirs, int rank)
+{
+    char *dst = (char *)mine->dst + piece->offset;
+    char *src = theirs;
+    cpli_range share = cpli_swap_share(piece, rank);
+    if (mine->combine == CPLI_COPY)
+        cpli_copy_bytes(dst, src, (size_t)piece->bytes, mine->is_large);
+    else if (mine->combine == CPLI_ADD)
+        cpli_add_elements(mine->dtype, dst, src,
+                          piece->bytes / (int64_t)cpl_dtype_bytes(mine->dtype));
+    else
+        cpli_swap_bytes(dst + share.begin, src + share.begin,
+                        (size_t)(share.end - share.begin));
 }

@@ -15,9 +15,6 @@
 
 #include "comm.h"
 
-/* Transfers that one rank may have started and not finished. */
-enum { CPLI_IN_FLIGHT = 16 };
-
 /* What one rank has for another: places in the sender's table of transfers in
  * flight, in the order of their starts. Guarded by the receiver. */
 typedef struct cpli_box {
@@ -42,6 +39,10 @@ typedef struct cpli_wait {
     double since;
 } cpli_wait;
 
+/* Whether what a member waits for from `peer` has come; under its mutex. */
+typedef struct cpli_member cpli_member;
+typedef bool cpli_ready(const cpli_member *me, int peer);
+
 /* A member's part in a meeting of all; two meetings may overlap. */
 typedef struct cpli_notice {
     const char *what; /* "barrier" */
@@ -50,7 +51,7 @@ typedef struct cpli_notice {
     void *data;
 } cpli_notice;
 
-typedef struct cpli_member {
+struct cpli_member {
     cpl_comm comm; /* first: a comm of this transport is its member */
     cpl_world *world;
     pthread_mutex_t mutex;
@@ -61,12 +62,14 @@ typedef struct cpli_member {
     int pins;           /* members in my memory; guarded */
     bool withdrawn;     /* guarded */
     cpli_wait wait;     /* guarded */
+    cpli_ready *ready;  /* of wait, while it sleeps; else NULL; guarded */
+    bool *taken;        /* by sender, in the transfer that it carries out */
     cpli_flight flights[CPLI_IN_FLIGHT];
     int64_t n_started;
     atomic_llong n_met; /* meetings that it came to */
     cpli_notice notices[2];
     atomic_bool left;
-} cpli_member;
+};
 
 struct cpl_world {
     int n;
@@ -74,6 +77,7 @@ struct cpl_world {
     cpli_member *members;
     cpli_box *boxes;
     uint32_t *counts;
+    bool *taken;
     pthread_mutex_t mutex; /* guards n_present and the first failure */
     int n_present;
     atomic_llong n_meetings; /* complete ones */
@@ -91,10 +95,13 @@ void cpli_member_withdraw(cpli_member *member);
  */
 cpl_status cpli_member_alive(cpli_member *me);
 
-/* Waits until `ready(me, peer)` holds, asked under my mutex. On failure I am
- * withdrawn. MISMATCH: who I wait for has left. */
-typedef bool cpli_ready(const cpli_member *me, int peer);
+/* Waits until `ready(me, peer)` holds. On failure I am withdrawn. MISMATCH: who
+ * I wait for has left. */
 cpl_status cpli_member_wait(cpli_member *me, cpli_ready *ready, cpli_wait wait);
+
+/* Under its mutex, when something has changed: wakes the member if that is what
+ * it sleeps for, since being woken for nothing takes a core from who copies. */
+void cpli_member_notify(cpli_member *member);
 
 /* Enters the memory of `peer`; false: it is closed. Then leave what else you
  * are in, before you fail with cpli_member_lost: failing waits for others to

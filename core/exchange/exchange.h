@@ -1,6 +1,11 @@
 /*
- * exchange.h: carrying out routes on rows. A plan turns the segments of a
- * route into pieces of bytes once, when it is made; a method moves pieces.
+ * exchange.h: carrying out routes on rows.
+ *
+ * A *method* turns the pieces of a route into *recipes* when a plan is made,
+ * one for each way to execute it: forward, back, in place or not. A recipe
+ * says what is packed, which transfers carry it, and what is unpacked; so
+ * executing is the same few loops for every method (recipe.c), allocates
+ * nothing and decides nothing.
  */
 #ifndef CPLI_EXCHANGE_H
 #define CPLI_EXCHANGE_H
@@ -44,54 +49,162 @@ void cpli_split_destroy(cpli_split *split);
 void cpli_split_decide(cpli_split *split, const cpl_route_part *part, int rank,
                        bool may_swap);
 
-/* ---- pieces for one size of row ---- */
+/* ---- recipes ---- */
+
+/* Where bytes of an execution lie. */
+typedef enum cpli_where {
+    CPLI_SRC,
+    CPLI_DST,
+    CPLI_OUTBOX, /* rows on their way out; composed: those of a CP rank */
+    CPLI_INBOX,  /* rows that have come and wait for their place */
+    CPLI_N_WHERES
+} cpli_where;
 
 typedef struct cpli_pieces {
     cpli_piece *items;
     int64_t n;
 } cpli_pieces;
 
-/* One execution; the adjoint goes from the target side to the source side. */
-typedef struct cpli_execution {
-    const void *src;
-    void *dst;
-    bool in_place; /* src == dst */
-    bool adjoint;
-    bool add; /* to what dst holds, elements of dtype */
+/* Bytes that the rank itself carries: into the outbox, or into dst. */
+typedef struct cpli_carry {
+    cpli_where from;
+    int64_t from_offset;
+    int64_t to_offset;
+    int64_t bytes;
+} cpli_carry;
+
+typedef struct cpli_carries {
+    cpli_carry *items;
+    int64_t n;
+} cpli_carries;
+
+/* A transfer, and where its two ends lie. */
+typedef struct cpli_leg {
+    cpli_where src, dst;
+    cpli_transfer transfer;
+} cpli_leg;
+
+enum { CPLI_MAX_LEGS = 2 };
+
+typedef struct cpli_recipe {
+    cpli_carries load; /* from src into the outbox, before all legs */
+    cpli_leg legs[CPLI_MAX_LEGS];
+    int n_legs;
+    bool in_turn;         /* a leg begins when the one before it has ended */
+    cpli_carries unload;  /* into dst, after all legs, in this order */
+    cpli_combine combine; /* of unload: COPY, or ADD */
     cpl_dtype dtype;
-} cpli_execution;
+    bool is_large; /* see cpli_transfer */
+    int64_t outbox_bytes;
+    int64_t inbox_bytes;
+} cpli_recipe;
+
+/* The ways to execute a plan; each has a recipe of its own. */
+typedef enum cpli_mode {
+    CPLI_FORWARD,
+    CPLI_BACK, /* rows are moved, not added */
+    CPLI_BACK_ADDING,
+    CPLI_FORWARD_IN_PLACE,
+    CPLI_BACK_IN_PLACE,
+    CPLI_N_MODES
+} cpli_mode;
+
+enum { CPLI_MAX_LISTS = 48 };
 
 /* Everything that moves rows of one size, and what is in flight of it. */
 typedef struct cpli_moves {
-    cpli_pieces out; /* all pieces as the source side lists them */
-    cpli_pieces in;  /* and the target side */
-    cpli_pieces swaps;
-    cpli_pieces rest_out, rest_in;
-    cpli_pieces landing_out, landing_in; /* the same, offsets in the staging */
-    char *staging;
-    cpli_execution execution;
-    cpli_transfer transfers[2];
-    int n_transfers;
+    cpl_comm *comm;
+    cpli_recipe recipes[CPLI_N_MODES];
+    void *lists[CPLI_MAX_LISTS]; /* owned; recipes share them */
+    int n_lists;
+    void *outbox, *inbox;
+    cpli_recipe *flying;
+    char *at[CPLI_N_WHERES]; /* while it flies */
 } cpli_moves;
 
-/* Local. `split` is NULL where nothing ever moves in place. On failure `out`
- * holds what is to be destroyed. */
-cpl_status cpli_moves_create(const cpl_route_part *part,
-                             const cpli_split *split, int64_t row_bytes,
-                             cpli_moves *out);
+/* Begins a recipe and ends it. */
+cpl_status cpli_moves_start(cpli_moves *moves, cpli_mode mode, const void *src,
+                            void *dst);
+cpl_status cpli_moves_finish(cpli_moves *moves);
 void cpli_moves_destroy(cpli_moves *moves);
 
 /* ---- methods ---- */
 
-/* A way to carry out an execution. Starting and finishing allocate nothing and
- * decide nothing. */
+/* One recipe to be made. */
+typedef struct cpli_task {
+    cpli_moves *moves;    /* takes the lists */
+    cpl_route *route;     /* NULL: plain segments */
+    cpli_pieces sends;    /* of src, in peer order, own rows too; in place */
+    cpli_pieces receives; /* without those that stay or swap */
+    cpli_pieces swaps;
+    bool is_back, in_place;
+    cpli_combine combine; /* COPY, or ADD (never in place) */
+    cpl_dtype dtype;
+    int64_t row_bytes;
+    bool is_large;
+} cpli_task;
+
+/* What a rank's part of a route counts; own: what stays on the rank. */
+typedef struct cpli_census {
+    int n_ranks, tp;
+    int64_t peers_out, peers_in; /* without itself */
+    int64_t pieces_out, pieces_in, pieces_own;
+    int64_t bytes_out, bytes_in, bytes_own;
+} cpli_census;
+
+/* What one execution asks of a rank: the quantities that have a price. */
+typedef struct cpli_effort {
+    int64_t messages; /* ranks that it sends to, and that it hears from */
+    int64_t pieces;   /* of memory: packed, unpacked, copied, or sent */
+    int64_t crossing; /* bytes from or to others, whichever are more */
+    int64_t carried;  /* bytes packed, unpacked, or moved within the rank */
+} cpli_effort;
+
 typedef struct cpli_method {
     const char *name;
-    bool (*applies)(const cpl_comm *comm);
-    cpl_status (*start)(cpl_comm *comm, cpli_moves *moves);
-    cpl_status (*finish)(cpl_comm *comm, cpli_moves *moves);
+    cpli_way way;  /* that the transport must offer */
+    bool can_swap; /* in place, rows that change places need no buffer */
+    bool is_fused; /* a row crosses at most once: "auto" may choose it */
+    /* UNSUPPORTED, in one sentence, where it cannot do the route; NULL: it does
+     * every route, and plain segments. */
+    cpl_status (*check)(const cpl_route *route);
+    cpl_status (*prepare)(const cpli_task *task, cpli_recipe *out);
+    cpli_effort (*effort)(const cpli_census *census);
 } cpli_method;
 
 extern const cpli_method cpli_method_copy;
+extern const cpli_method cpli_method_direct;
+extern const cpli_method cpli_method_packed;
+extern const cpli_method cpli_method_alltoallv;
+extern const cpli_method cpli_method_composed;
+
+/* ---- what methods are made of ---- */
+
+/* A list that lives as long as the moves. */
+cpl_status cpli_list(const cpli_task *task, int64_t n, size_t size, void **out);
+/* Typed spelling: CPLI_LIST(task, n, &array). */
+#define CPLI_LIST(task, n, out) \
+    cpli_list(task, n, sizeof(**(out)), (void **)(out))
+
+/* Segments as pieces of bytes. */
+cpl_status cpli_scale(const cpli_task *task, const cpl_segment *segments,
+                      int64_t n, cpli_pieces *out);
+
+/* Appends a transfer; `leg` says where from and to, which way, and how. */
+void cpli_add_leg(const cpli_task *task, cpli_recipe *recipe, cpli_leg leg,
+                  const cpli_pieces *sends, const cpli_pieces *receives);
+
+/* The pieces that pass through boxes: in place all of them, else those of
+ * others; own ones then go straight from src to dst. */
+cpl_status cpli_boxed(const cpli_task *task, const cpli_pieces *pieces,
+                      cpli_pieces *out);
+/* The pieces one behind the other in a box of *bytes bytes. */
+cpl_status cpli_land(const cpli_task *task, const cpli_pieces *pieces,
+                     cpli_pieces *out, int64_t *bytes);
+/* Unloads the receives from where cpli_land put the boxed ones. */
+cpl_status cpli_unload(const cpli_task *task, cpli_recipe *recipe);
+
+/* The recipe that packs: load, one piece a peer, unload. */
+cpl_status cpli_pack(const cpli_task *task, cpli_way way, cpli_recipe *recipe);
 
 #endif

@@ -110,17 +110,14 @@ static cpl_status need_trace(cpl_tensor *tensor)
     return CPL_ALLOC(cpl_tensor_n_rows(tensor), &tensor->trace);
 }
 
-static cpl_status fly(cpl_plan *plan, cpli_moves *moves, const void *src,
+static cpl_status fly(const cpl_plan *plan, cpli_moves *moves, const void *src,
                       void *dst, bool add)
 {
-    moves->execution =
-        (cpli_execution){.src = src,
-                         .dst = dst,
-                         .in_place = plan->is_in_place && src == dst,
-                         .adjoint = plan->is_adjoint,
-                         .add = add,
-                         .dtype = plan->dtype};
-    return plan->method->start(plan->comm, moves);
+    bool in_place = plan->is_in_place && src == dst;
+    cpli_mode mode = in_place ? CPLI_FORWARD_IN_PLACE : CPLI_FORWARD;
+    if (plan->is_adjoint)
+        mode = in_place ? CPLI_BACK_IN_PLACE : CPLI_BACK;
+    return cpli_moves_start(moves, add ? CPLI_BACK_ADDING : mode, src, dst);
 }
 
 static cpl_status take_off(cpl_plan *plan, const cpl_tensor *src,
@@ -200,7 +197,7 @@ static void mark_target(const cpl_plan *plan)
         plan->is_adjoint ? plan->source_digest : plan->target_digest;
     if (plan->is_traced) {
         if (!plan->is_adjoint)
-            fill(plan, target->trace, CPLI_TRACE_BYTES, 0xff); /* -1: none */
+            fill(plan, target->trace, sizeof(int64_t), 0xff); /* -1: none */
     } else {
         cpli_free(target->trace);
         target->trace = NULL;
@@ -226,9 +223,9 @@ cpl_status cpl_plan_finish(cpl_plan *plan)
                          plan->text);
     plan->is_flying = false;
     prepare_target(plan);
-    CPL_TRY(plan->method->finish(plan->comm, &plan->rows));
+    CPL_TRY(cpli_moves_finish(&plan->rows));
     if (plan->is_traced)
-        CPL_TRY(plan->method->finish(plan->comm, &plan->trace));
+        CPL_TRY(cpli_moves_finish(&plan->trace));
     mark_target(plan);
     count(plan, since);
     return CPL_OK;

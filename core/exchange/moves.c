@@ -1,30 +1,87 @@
 /*
- * moves.c: segments of rows as pieces of bytes, for one size of row, and the
- * buffer through which an exchange in place passes what it cannot swap.
+ * moves.c: segments of rows as pieces of bytes, for one size of row, and a
+ * method's recipes for them.
  */
-#include "exchange.h"
+#include "plan.h"
 
-static cpl_status scale(const cpl_segment *segments, int64_t n,
-                        int64_t row_bytes, cpli_pieces *out)
+/* ---- lists and boxes ---- */
+
+static cpl_status take_list(cpli_moves *moves, int64_t n, size_t size,
+                            void **out)
 {
-    CPL_TRY(CPL_ALLOC(n, &out->items));
-    out->n = n;
-    for (int64_t i = 0; i < n; i++)
-        out->items[i] =
-            (cpli_piece){.peer = segments[i].peer,
-                         .offset = segments[i].slot * row_bytes,
-                         .peer_offset = segments[i].peer_slot * row_bytes,
-                         .bytes = segments[i].length * row_bytes};
+    CPL_ASSERT(moves->n_lists < CPLI_MAX_LISTS);
+    CPL_TRY(cpli_alloc((size_t)n, size, out));
+    moves->lists[moves->n_lists++] = *out;
     return CPL_OK;
 }
 
-/* The pieces one behind the other in a buffer of *bytes bytes. */
-static cpl_status land(const cpli_pieces *pieces, int64_t *bytes,
-                       cpli_pieces *out)
+cpl_status cpli_list(const cpli_task *task, int64_t n, size_t size, void **out)
 {
-    CPL_TRY(CPL_ALLOC(pieces->n, &out->items));
-    out->n = pieces->n;
+    return take_list(task->moves, n, size, out);
+}
+
+static cpl_status take_boxes(cpli_moves *moves)
+{
+    int64_t outbox = 0;
+    int64_t inbox = 0;
+    for (int mode = 0; mode < CPLI_N_MODES; mode++) {
+        outbox = cpli_max(outbox, moves->recipes[mode].outbox_bytes);
+        inbox = cpli_max(inbox, moves->recipes[mode].inbox_bytes);
+    }
+    if (outbox > 0)
+        CPL_TRY(cpli_comm_alloc(moves->comm, (size_t)outbox, &moves->outbox));
+    if (inbox > 0)
+        CPL_TRY(cpli_comm_alloc(moves->comm, (size_t)inbox, &moves->inbox));
+    return CPL_OK;
+}
+
+void cpli_moves_destroy(cpli_moves *moves)
+{
+    for (int i = 0; i < moves->n_lists; i++)
+        cpli_free(moves->lists[i]);
+    if (moves->outbox != NULL)
+        cpli_comm_free(moves->comm, moves->outbox);
+    if (moves->inbox != NULL)
+        cpli_comm_free(moves->comm, moves->inbox);
+}
+
+/* ---- what methods are made of ---- */
+
+void cpli_add_leg(const cpli_task *task, cpli_recipe *recipe, cpli_leg leg,
+                  const cpli_pieces *sends, const cpli_pieces *receives)
+{
+    CPL_ASSERT(recipe->n_legs < CPLI_MAX_LEGS);
+    leg.transfer.sends = sends->items;
+    leg.transfer.n_sends = sends->n;
+    leg.transfer.receives = receives->items;
+    leg.transfer.n_receives = receives->n;
+    leg.transfer.dtype = task->dtype;
+    leg.transfer.is_large = task->is_large;
+    recipe->legs[recipe->n_legs++] = leg;
+}
+
+static bool is_boxed(const cpli_task *task, const cpli_piece *piece)
+{
+    return task->in_place || piece->peer != cpl_comm_rank(task->moves->comm);
+}
+
+cpl_status cpli_boxed(const cpli_task *task, const cpli_pieces *pieces,
+                      cpli_pieces *out)
+{
+    out->n = 0;
+    CPL_TRY(CPLI_LIST(task, pieces->n, &out->items));
+    for (int64_t i = 0; i < pieces->n; i++)
+        if (is_boxed(task, &pieces->items[i]))
+            out->items[out->n++] = pieces->items[i];
+    return CPL_OK;
+}
+
+cpl_status cpli_land(const cpli_task *task, const cpli_pieces *pieces,
+                     cpli_pieces *out, int64_t *bytes)
+{
     *bytes = 0;
+    out->n = pieces->n;
+    CPL_TRY(CPLI_LIST(task, pieces->n, &out->items));
     for (int64_t i = 0; i < pieces->n; i++) {
         out->items[i] = pieces->items[i];
         out->items[i].offset = *bytes;
@@ -33,38 +90,126 @@ static cpl_status land(const cpli_pieces *pieces, int64_t *bytes,
     return CPL_OK;
 }
 
-static cpl_status prepare_in_place(const cpli_split *split, int64_t row_bytes,
-                                   cpli_moves *moves)
+cpl_status cpli_unload(const cpli_task *task, cpli_recipe *recipe)
 {
-    int64_t out_bytes;
-    int64_t in_bytes;
-    CPL_TRY(scale(split->swaps, split->n_swaps, row_bytes, &moves->swaps));
-    CPL_TRY(scale(split->sends, split->n_sends, row_bytes, &moves->rest_out));
+    const cpli_pieces *receives = &task->receives;
+    int64_t landed = 0;
+    recipe->unload.n = receives->n;
+    CPL_TRY(CPLI_LIST(task, receives->n, &recipe->unload.items));
+    for (int64_t i = 0; i < receives->n; i++) {
+        const cpli_piece *piece = &receives->items[i];
+        bool boxed = is_boxed(task, piece);
+        recipe->unload.items[i] =
+            (cpli_carry){.from = boxed ? CPLI_INBOX : CPLI_SRC,
+                         .from_offset = boxed ? landed : piece->peer_offset,
+                         .to_offset = piece->offset,
+                         .bytes = piece->bytes};
+        landed += boxed ? piece->bytes : 0;
+    }
+    recipe->inbox_bytes = landed;
+    return CPL_OK;
+}
+
+/* ---- pieces for one size of row ---- */
+
+cpl_status cpli_scale(const cpli_task *task, const cpl_segment *segments,
+                      int64_t n, cpli_pieces *out)
+{
+    int64_t bytes = task->row_bytes;
+    CPL_TRY(CPLI_LIST(task, n, &out->items));
+    out->n = n;
+    for (int64_t i = 0; i < n; i++)
+        out->items[i] =
+            (cpli_piece){.peer = segments[i].peer,
+                         .offset = segments[i].slot * bytes,
+                         .peer_offset = segments[i].peer_slot * bytes,
+                         .bytes = segments[i].length * bytes};
+    return CPL_OK;
+}
+
+/* The same task from the target side to the source side. */
+static cpli_task turned(const cpli_task *task)
+{
+    cpli_task back = *task;
+    back.sends = task->receives;
+    back.receives = task->sends;
+    back.is_back = true;
+    return back;
+}
+
+/* ---- recipes ---- */
+
+static cpl_status prepare(const cpl_plan *plan, cpli_task task, cpli_mode mode)
+{
+    cpli_recipe *recipe = &task.moves->recipes[mode];
+    task.combine = mode == CPLI_BACK_ADDING ? CPLI_ADD : CPLI_COPY;
+    recipe->combine = task.combine;
+    recipe->dtype = task.dtype;
+    recipe->is_large = task.is_large;
+    CPL_TRY(plan->method->prepare(&task, recipe));
+    for (int i = 0; i < recipe->n_legs; i++)
+        CPL_TRY(cpli_transfer_reserve(plan->comm, &recipe->legs[i].transfer));
+    return CPL_OK;
+}
+
+static cpl_status prepare_out_of_place(const cpl_plan *plan,
+                                       const cpl_route_part *part,
+                                       cpli_task task, bool is_added)
+{
+    CPL_TRY(cpli_scale(&task, part->sends, part->n_sends, &task.sends));
     CPL_TRY(
-        scale(split->receives, split->n_receives, row_bytes, &moves->rest_in));
-    CPL_TRY(land(&moves->rest_out, &out_bytes, &moves->landing_out));
-    CPL_TRY(land(&moves->rest_in, &in_bytes, &moves->landing_in));
-    return CPL_ALLOC(cpli_max(out_bytes, in_bytes), &moves->staging);
+        cpli_scale(&task, part->receives, part->n_receives, &task.receives));
+    CPL_TRY(prepare(plan, task, CPLI_FORWARD));
+    if (plan->is_partition)
+        CPL_TRY(prepare(plan, turned(&task), CPLI_BACK));
+    if (is_added)
+        CPL_TRY(prepare(plan, turned(&task), CPLI_BACK_ADDING));
+    return CPL_OK;
 }
 
-cpl_status cpli_moves_create(const cpl_route_part *part,
-                             const cpli_split *split, int64_t row_bytes,
-                             cpli_moves *out)
+static cpl_status prepare_in_place(const cpl_plan *plan, cpli_task task)
 {
-    CPL_TRY(scale(part->sends, part->n_sends, row_bytes, &out->out));
-    CPL_TRY(scale(part->receives, part->n_receives, row_bytes, &out->in));
-    if (split == NULL)
-        return CPL_OK;
-    return prepare_in_place(split, row_bytes, out);
+    const cpli_split *split = &plan->split;
+    task.in_place = true;
+    CPL_TRY(cpli_scale(&task, split->swaps, split->n_swaps, &task.swaps));
+    CPL_TRY(cpli_scale(&task, split->sends, split->n_sends, &task.sends));
+    CPL_TRY(
+        cpli_scale(&task, split->receives, split->n_receives, &task.receives));
+    CPL_TRY(prepare(plan, task, CPLI_FORWARD_IN_PLACE));
+    return prepare(plan, turned(&task), CPLI_BACK_IN_PLACE);
 }
 
-void cpli_moves_destroy(cpli_moves *moves)
+cpl_status cpli_moves_prepare(const cpl_plan *plan, cpl_route *route,
+                              const cpl_route_part *part, cpli_row row,
+                              cpli_moves *out)
 {
-    cpli_pieces *lists[] = {&moves->out,       &moves->in,
-                            &moves->swaps,     &moves->rest_out,
-                            &moves->rest_in,   &moves->landing_out,
-                            &moves->landing_in};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        cpli_free(lists[i]->items);
-    cpli_free(moves->staging);
+    out->comm = plan->comm;
+    cpli_task task = {.moves = out,
+                      .route = route,
+                      .dtype = row.dtype,
+                      .row_bytes = row.bytes};
+    /* They are read and written. */
+    task.is_large = cpli_is_beyond_caches(2 * plan->rows_of_all * row.bytes);
+    CPL_TRY(prepare_out_of_place(plan, part, task, row.is_added));
+    if (plan->is_in_place)
+        CPL_TRY(prepare_in_place(plan, task));
+    return take_boxes(out);
+}
+
+cpli_traffic cpli_moves_traffic(const cpli_moves *moves, cpli_mode mode)
+{
+    const cpli_recipe *recipe = &moves->recipes[mode];
+    int rank = cpl_comm_rank(moves->comm);
+    cpli_traffic sum = {0};
+    for (int leg = 0; leg < recipe->n_legs; leg++) {
+        const cpli_transfer *transfer = &recipe->legs[leg].transfer;
+        const cpli_piece *sends = transfer->sends;
+        for (int64_t i = 0; i < transfer->n_sends; i++) {
+            if (sends[i].peer == rank)
+                continue;
+            sum.bytes += sends[i].bytes;
+            sum.messages += i == 0 || sends[i].peer != sends[i - 1].peer;
+        }
+    }
+    return sum;
 }

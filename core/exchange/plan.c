@@ -3,38 +3,9 @@
  * plan decides everything and takes all memory, and all ranks agree on it.
  */
 #include "plan.h"
-
-/* The methods, best first; "auto" takes the first one that applies. */
-static const cpli_method *const methods[] = {&cpli_method_copy};
-enum { N_METHODS = sizeof methods / sizeof *methods };
-static const char method_names[] = "copy";
+#include "layout/layout.h"
 
 /* ---- making: arguments ---- */
-
-/* NULL or "auto": the first one that works on the transport. */
-static cpl_status find_method(const char *name, const cpl_comm *comm,
-                              const cpli_method **out)
-{
-    const char *wanted = name == NULL ? "auto" : name;
-    bool is_auto = strcmp(wanted, "auto") == 0;
-    bool is_known = is_auto;
-    for (int i = 0; i < N_METHODS; i++) {
-        bool fits = is_auto || strcmp(wanted, methods[i]->name) == 0;
-        is_known = is_known || fits;
-        if (fits && methods[i]->applies(comm)) {
-            *out = methods[i];
-            return CPL_OK;
-        }
-    }
-    if (is_known)
-        return cpli_fail(CPL_UNSUPPORTED,
-                         "exchange: method \"%s\" does not work on the %s "
-                         "transport",
-                         wanted, cpl_comm_transport(comm));
-    return cpli_fail(CPL_INVALID,
-                     "exchange: no method \"%s\"; there are: %s, auto", wanted,
-                     method_names);
-}
 
 static cpl_status check_row(const cpl_route_part *part, cpl_dtype dtype,
                             int64_t width)
@@ -85,17 +56,35 @@ static cpl_status check_part(const cpl_route_part *part, int n_ranks)
 
 /* ---- making: one rank ---- */
 
-static cpli_traffic measure(const cpl_segment *segments, int64_t n, int rank,
-                            int64_t row_bytes)
+/* Whether the i-th segment is the first of its peer. */
+static bool is_first(const cpl_segment *segments, int64_t i)
 {
-    cpli_traffic sum = {0};
-    for (int64_t i = 0; i < n; i++) {
-        if (segments[i].peer == rank)
+    return i == 0 || segments[i].peer != segments[i - 1].peer;
+}
+
+static cpli_census count_part(const cpl_plan *plan, const cpl_route_part *part,
+                              int tp)
+{
+    int64_t bytes = cpli_plan_row_bytes(plan);
+    int rank = cpl_comm_rank(plan->comm);
+    cpli_census census = {.n_ranks = cpl_comm_size(plan->comm), .tp = tp};
+    for (int64_t i = 0; i < part->n_sends; i++) {
+        const cpl_segment *segment = &part->sends[i];
+        if (segment->peer == rank)
             continue;
-        sum.bytes += segments[i].length * row_bytes;
-        sum.messages += i == 0 || segments[i].peer != segments[i - 1].peer;
+        census.peers_out += is_first(part->sends, i);
+        census.pieces_out++;
+        census.bytes_out += segment->length * bytes;
     }
-    return sum;
+    for (int64_t i = 0; i < part->n_receives; i++) {
+        const cpl_segment *segment = &part->receives[i];
+        bool is_own = segment->peer == rank;
+        census.peers_in += !is_own && is_first(part->receives, i);
+        *(is_own ? &census.pieces_own : &census.pieces_in) += 1;
+        *(is_own ? &census.bytes_own : &census.bytes_in) +=
+            segment->length * bytes;
+    }
+    return census;
 }
 
 /* The gaps between the receives; at most one more than there are of them. */
@@ -130,11 +119,6 @@ static cpl_status begin(const cpl_route_part *part, cpl_comm *comm,
     plan->width = width;
     plan->n_source_rows = part->n_source_rows;
     plan->n_target_rows = part->n_target_rows;
-    int rank = cpl_comm_rank(comm);
-    plan->sent =
-        measure(part->sends, part->n_sends, rank, cpli_plan_row_bytes(plan));
-    plan->sent_back = measure(part->receives, part->n_receives, rank,
-                              cpli_plan_row_bytes(plan));
     return CPL_OK;
 }
 
@@ -163,60 +147,97 @@ static cpl_status begin_from_route(cpl_route *route, cpl_comm *comm,
 
 /* ---- making: all ranks ---- */
 
-enum { N_VOTES = 7 };
+/* What a rank says of its part; the group hears the maximum of each. A hash and
+ * its negative, in halves that a double holds: maximum and minimum are equal if
+ * all ranks plan the same. */
+typedef struct votes {
+    double repeats, changes_rows, needs_buffer;
+    double n_target_rows;
+    double high, minus_high, low, minus_low;
+    double seconds[CPLI_N_METHODS]; /* what each method would take */
+} votes;
 
-/* What a rank says of its part; the group hears the maximum of each. The last
- * four are a hash of the arguments and its negative, in halves that a double
- * holds: maximum and minimum are equal if all ranks plan the same. */
-static void vote(const cpl_plan *plan, double *votes)
+static uint64_t hash_arguments(const cpl_plan *plan)
 {
+    const char *name = plan->method == NULL ? "auto" : plan->method->name;
     uint64_t hash = cpl_hash(0, &plan->source_digest, sizeof(uint64_t));
     hash = cpl_hash(hash, &plan->target_digest, sizeof(uint64_t));
     hash = cpl_hash(hash, &plan->width, sizeof plan->width);
     hash = cpl_hash(hash, &plan->dtype, sizeof plan->dtype);
-    hash = cpl_hash(hash, plan->method->name, strlen(plan->method->name));
+    return cpl_hash(hash, name, strlen(name));
+}
+
+static votes vote(const cpl_plan *plan, const cpl_route *route,
+                  const cpl_route_part *part)
+{
+    uint64_t hash = hash_arguments(plan);
     double high = (double)(hash >> 32);
     double low = (double)(hash & 0xffffffffu);
     const cpli_split *split = &plan->split;
-    votes[0] = split->is_exact ? 0 : 1;
-    votes[1] = plan->n_source_rows == plan->n_target_rows ? 0 : 1;
-    votes[2] = split->n_sends + split->n_receives > 0 ? 1 : 0;
-    votes[3] = high;
-    votes[4] = -high;
-    votes[5] = low;
-    votes[6] = -low;
+    votes mine = {
+        .repeats = !split->is_exact,
+        .changes_rows = plan->n_source_rows != plan->n_target_rows,
+        .needs_buffer = split->n_sends + split->n_receives > 0,
+        .n_target_rows = (double)plan->n_target_rows,
+        .high = high,
+        .minus_high = -high,
+        .low = low,
+        .minus_low = -low,
+    };
+    int tp = cpl_layout_tp(cpli_route_ends(route)->from);
+    cpli_census census = count_part(plan, part, tp);
+    cpli_methods_estimate(plan->comm, &census, mine.seconds);
+    return mine;
 }
 
-static cpl_status settle(cpl_plan *plan, const cpl_route_part *part)
+static void choose_method(cpl_plan *plan, const double *seconds)
 {
-    double votes[N_VOTES];
-    vote(plan, votes);
-    CPL_TRY(cpl_comm_max(plan->comm, votes, N_VOTES));
-    if (votes[3] != -votes[4] || votes[5] != -votes[6])
+    if (plan->method == NULL)
+        plan->method = cpli_method_cheapest(plan->comm, seconds);
+    for (int i = 0; i < CPLI_N_METHODS; i++)
+        if (plan->method == cpli_methods[i])
+            plan->estimate = seconds[i];
+}
+
+static cpl_status settle(cpl_plan *plan, const cpl_route *route,
+                         const cpl_route_part *part)
+{
+    votes all = vote(plan, route, part);
+    CPL_TRY(
+        cpl_comm_max(plan->comm, (double *)&all, sizeof all / sizeof(double)));
+    if (all.high != -all.minus_high || all.low != -all.minus_low)
         return cpli_fail(CPL_MISMATCH,
                          "exchange: the ranks plan different exchanges; rank "
                          "%d: rows of %lld %s, %s, by %s",
                          cpl_comm_rank(plan->comm), (long long)plan->width,
                          cpl_dtype_name(plan->dtype), plan->text,
-                         plan->method->name);
-    plan->is_partition = votes[0] == 0;
+                         plan->method == NULL ? "auto" : plan->method->name);
+    choose_method(plan, all.seconds);
+    plan->rows_of_all = (int64_t)all.n_target_rows * cpl_comm_size(plan->comm);
+    plan->is_partition = all.repeats == 0;
     plan->is_in_place =
         plan->is_partition && plan->n_source_rows == plan->n_target_rows;
     /* Both partners of a swap must be in place. */
-    bool may_swap = plan->is_partition && votes[1] == 0;
-    plan->swaps_only = may_swap && votes[2] == 0;
+    bool may_swap =
+        plan->is_partition && all.changes_rows == 0 && plan->method->can_swap;
+    plan->swaps_only = may_swap && all.needs_buffer == 0;
     if (plan->is_in_place && !may_swap)
         cpli_split_decide(&plan->split, part, cpl_comm_rank(plan->comm), false);
     return CPL_OK;
 }
 
-static cpl_status take_moves(cpl_plan *plan, const cpl_route_part *part)
+static cpl_status take_moves(cpl_plan *plan, cpl_route *route,
+                             const cpl_route_part *part)
 {
-    const cpli_split *split = plan->is_in_place ? &plan->split : NULL;
-    CPL_TRY(
-        cpli_moves_create(part, split, cpli_plan_row_bytes(plan), &plan->rows));
+    cpli_row row = {plan->dtype, cpli_plan_row_bytes(plan),
+                    cpli_can_add(plan->dtype)};
+    cpli_row trace = {CPL_I64, sizeof(int64_t), false};
+    CPL_TRY(cpli_moves_prepare(plan, route, part, row, &plan->rows));
     if (plan->has_marks)
-        CPL_TRY(cpli_moves_create(part, split, CPLI_TRACE_BYTES, &plan->trace));
+        CPL_TRY(cpli_moves_prepare(plan, route, part, trace, &plan->trace));
+    plan->sent = cpli_moves_traffic(&plan->rows, CPLI_FORWARD);
+    plan->sent_back = cpli_moves_traffic(
+        &plan->rows, plan->is_partition ? CPLI_BACK : CPLI_BACK_ADDING);
     cpli_split_destroy(&plan->split);
     return CPL_OK;
 }
@@ -229,10 +250,10 @@ cpl_status cpl_plan_create(cpl_route *route, cpl_comm *comm, cpl_dtype dtype,
     cpl_status status =
         begin_from_route(route, comm, dtype, width, &part, &plan);
     if (status == CPL_OK)
-        status = find_method(method, comm, &plan->method);
+        status = cpli_method_named(method, comm, route, &plan->method);
     CPL_TRY_GO(cpl_comm_agree(comm, status), fail);
-    CPL_TRY_GO(settle(plan, &part), fail);
-    CPL_TRY_GO(cpl_comm_agree(comm, take_moves(plan, &part)), fail);
+    CPL_TRY_GO(settle(plan, route, &part), fail);
+    CPL_TRY_GO(cpl_comm_agree(comm, take_moves(plan, route, &part)), fail);
     *out = plan;
     return CPL_OK;
 fail:
@@ -247,8 +268,9 @@ cpl_status cpli_plan_from_parts(const cpl_route_part *part, cpl_comm *comm,
     cpl_plan *plan = NULL;
     CPL_TRY_GO(begin(part, comm, dtype, width, &plan), fail);
     plan->text = "plain segments";
-    CPL_TRY_GO(find_method(NULL, comm, &plan->method), fail);
-    CPL_TRY_GO(take_moves(plan, part), fail);
+    plan->method = cpli_method_for_parts(comm);
+    plan->rows_of_all = plan->n_target_rows;
+    CPL_TRY_GO(take_moves(plan, NULL, part), fail);
     *out = plan;
     return CPL_OK;
 fail:
@@ -274,9 +296,9 @@ const char *cpl_plan_method(const cpl_plan *plan)
     return plan->method->name;
 }
 
-const char *cpl_plan_methods(void)
+double cpl_plan_estimate(const cpl_plan *plan)
 {
-    return method_names;
+    return plan->estimate;
 }
 
 int64_t cpl_plan_sent_bytes(const cpl_plan *plan)

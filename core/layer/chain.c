@@ -235,20 +235,37 @@ static cpl_gdn restrict_to(const cpl_gdn *gdn, const struct cpli_subset *subset)
     restricted.spans = subset->spans;
     restricted.n_spans = subset->n;
     restricted.state_in = NULL;
+    restricted.state_out = NULL;
     return restricted;
 }
 
 static void summarise(cpli_chain *chain, const cpl_gdn *gdn,
-                      const struct cpli_subset *subset,
+                      const struct cpli_subset *subset, const void *state_in,
                       const cpl_tensor *transition, const cpl_tensor *offset)
 {
-    if (subset->n == 0)
-        return;
-    chain->layer->kernels->gdn_summary(&(cpl_gdn_summary){
-        .gdn = restrict_to(gdn, subset),
-        .transition = transition != NULL ? transition->data : NULL,
-        .offset = offset->data,
-        .workspace = chain->workspace});
+    cpl_gdn_summary summary = {.gdn = restrict_to(gdn, subset),
+                               .transition =
+                                   transition != NULL ? transition->data : NULL,
+                               .offset = offset->data,
+                               .workspace = chain->workspace};
+    summary.gdn.state_in = state_in;
+    if (subset->n > 0)
+        chain->layer->kernels->gdn_summary(&summary);
+}
+
+/* A chain begins with the state of its first span, where that starts from what
+ * it starts from. */
+static void begin_chains(cpli_chain *chain, const cpl_gdn *gdn)
+{
+    const struct cpli_subset *heads = &chain->heads_of_chains;
+    for (int64_t i = 0; i < heads->n; i++)
+        copy_state(chain, chain->state_in, heads->index[i], chain->head_offset,
+                   i);
+    summarise(chain, gdn, heads, chain->head_offset->data, NULL,
+              chain->head_offset);
+    for (int64_t i = 0; i < heads->n; i++)
+        copy_state(chain, chain->head_offset, i, chain->state_out,
+                   heads->index[i]);
 }
 
 /* Runs one hop and counts what it handed to other ranks. */
@@ -271,12 +288,9 @@ static cpl_status run_hop(cpli_chain *chain, int64_t hop, bool adjoint)
 
 cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
 {
-    summarise(chain, gdn, &chain->heads_of_chains, NULL, chain->head_offset);
-    summarise(chain, gdn, &chain->middles, chain->transition,
+    begin_chains(chain, gdn);
+    summarise(chain, gdn, &chain->middles, NULL, chain->transition,
               chain->middle_offset);
-    for (int64_t i = 0; i < chain->heads_of_chains.n; i++)
-        copy_state(chain, chain->head_offset, i, chain->state_out,
-                   chain->heads_of_chains.index[i]);
     for (int64_t hop = 1; hop <= chain->n_hops; hop++) {
         CPL_TRY(run_hop(chain, hop, false));
         for (int64_t i = 0; i < chain->middles.n; i++) {
@@ -294,16 +308,28 @@ cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
     return CPL_OK;
 }
 
+/* b of all followers; a chain ends with the gradient of its last state. */
+static void end_chains(cpli_chain *chain, const cpl_gdn *gdn, const void *d_o)
+{
+    const struct cpli_subset *followers = &chain->followers;
+    cpl_tensor_fill(chain->back_offset, 0);
+    for (int64_t i = 0; i < followers->n; i++)
+        if (!has_next(&chain->place->links[followers->index[i]]))
+            copy_state(chain, chain->d_state_out, followers->index[i],
+                       chain->back_offset, i);
+    cpl_gdn_summary_backward summary = {.gdn = restrict_to(gdn, followers),
+                                        .d_o = d_o,
+                                        .d_state_out = chain->back_offset->data,
+                                        .offset = chain->back_offset->data,
+                                        .workspace = chain->workspace};
+    if (followers->n > 0)
+        chain->layer->kernels->gdn_summary_backward(&summary);
+}
+
 cpl_status cpli_chain_backward(cpli_chain *chain, const cpl_gdn *gdn,
                                const void *d_o)
 {
-    cpl_tensor_fill(chain->d_state_out, 0);
-    if (chain->followers.n > 0)
-        chain->layer->kernels->gdn_summary_backward(&(cpl_gdn_summary_backward){
-            .gdn = restrict_to(gdn, &chain->followers),
-            .d_o = d_o,
-            .offset = chain->back_offset->data,
-            .workspace = chain->workspace});
+    end_chains(chain, gdn, d_o);
     for (int64_t hop = chain->n_hops; hop >= 1; hop--) {
         int64_t middle = 0; /* followers hold the middles in the same order */
         for (int64_t i = 0; i < chain->followers.n; i++) {

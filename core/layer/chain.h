@@ -44,9 +44,11 @@ cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,
                               const cpl_gdn *gdn);
 void cpli_chain_release(cpli_chain *chain);
 
-/* Collective. Fills state_in from the inputs in `gdn` (k, v, g, beta). */
+/* Collective. Fills state_in from the inputs in `gdn` (k, v, g, beta), but for
+ * the spans that begin a chain: theirs is given. */
 cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn);
-/* Collective. Fills d_state_out; `gdn` as in forward with q, and d_o. */
+/* Collective. Fills d_state_out, `gdn` as in forward with q, and d_o. For spans
+ * that end a chain it is given; for all others it must be 0. */
 cpl_status cpli_chain_backward(cpli_chain *chain, const cpl_gdn *gdn,
                                const void *d_o);
 

@@ -13,7 +13,7 @@ enum { Q_PROJ, K_PROJ, V_PROJ, O_PROJ, Q_NORM, K_NORM };
 typedef struct gqa_layer {
     cpl_layer base;
     cpl_gqa_config config;
-    const cpli_mode *mode;
+    const gqa_mode *mode;
     int64_t q_width, kv_width; /* heads * D, kv_heads * D */
 
     cpli_core core;     /* q normed and rotated; kv: keys, values of own rows */
@@ -65,6 +65,7 @@ static cpl_status prepare(cpl_layer *layer)
                             .scale = 1 / sqrt((double)config->head_dim),
                             .a2a = config->a2a,
                             .mode = gqa->mode};
+    cpli_core_keeps_apart(&gqa->core);
     CPL_TRY(gqa->mode->prepare(&gqa->core));
     CPL_TRY(CPL_ALLOC(layer->n_rows, &gqa->rotary));
     return prepare_buffers(gqa);
@@ -250,16 +251,16 @@ static cpl_status check_config(const cpl_gqa_config *c)
                          "gqa: rotary_dim %d must be even and at most head_dim "
                          "= %d",
                          c->rotary_dim, c->head_dim);
-    return cpli_mode_check("gqa", c->window, c->a2a, c->cp_mode);
+    return cpli_gqa_check_mode("gqa", c->window, c->a2a, c->cp_mode);
 }
 
 cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
                          cpl_layer **out)
 {
     cpl_layer *layer;
-    const cpli_mode *mode;
+    const gqa_mode *mode;
     CPL_TRY(check_config(config));
-    CPL_TRY(cpli_mode_find("gqa", config->cp_mode, &mode));
+    CPL_TRY(cpli_gqa_find_mode("gqa", config->cp_mode, &mode));
     CPL_TRY(cpli_layer_create(&ops, sizeof(gqa_layer), dtype, &layer));
     gqa_layer *gqa = (gqa_layer *)layer;
     int64_t hidden = config->hidden;

@@ -33,11 +33,11 @@ typedef struct cpli_core {
     cpl_tensor *q, *kv, *o, *lse;
     cpl_tensor *d_o, *d_q, *d_kv;
 
-    const struct cpli_mode *mode;
+    const struct gqa_mode *mode;
     void *state; /* of the mode */
 } cpli_core;
 
-typedef struct cpli_mode {
+typedef struct gqa_mode {
     const char *name;
     /* Collective, and before anything that can fail on one rank alone; the core
      * has its sizes, no tensors yet. */
@@ -45,20 +45,20 @@ typedef struct cpli_mode {
     cpl_status (*forward)(cpli_core *core);
     cpl_status (*backward)(cpli_core *core);
     void (*release)(cpli_core *core); /* state may be NULL, or half made */
-} cpli_mode;
+} gqa_mode;
 
-extern const cpli_mode cpli_mode_gather;
-extern const cpli_mode cpli_mode_p2p;
-extern const cpli_mode cpli_mode_a2a;
-extern const cpli_mode cpli_mode_a2a_p2p;
+extern const gqa_mode cpli_gqa_gather;
+extern const gqa_mode cpli_gqa_p2p;
+extern const gqa_mode cpli_gqa_a2a;
+extern const gqa_mode cpli_gqa_a2a_p2p;
 
 /* The mode of a name (NULL: gather) of a layer of kind `who`. Errors: INVALID,
  * naming all of them. */
-cpl_status cpli_mode_find(const char *who, const char *name,
-                          const cpli_mode **out);
+cpl_status cpli_gqa_find_mode(const char *who, const char *name,
+                              const gqa_mode **out);
 /* Whether a layer may have these. Errors: INVALID. */
-cpl_status cpli_mode_check(const char *who, int window, int a2a,
-                           const char *name);
+cpl_status cpli_gqa_check_mode(const char *who, int window, int a2a,
+                               const char *name);
 
 /* ---- the kernel on a core ---- */
 
@@ -67,6 +67,10 @@ static inline int64_t cpli_core_kv_width(const cpli_core *core)
     int64_t values = core->values_in_keys ? 0 : core->value_dim;
     return core->kv_heads * (core->key_dim + values);
 }
+
+/* Says whose kept buffers the layer may have in turn: those of its own mode,
+ * and of what the sizes of that mode depend on. */
+void cpli_core_keeps_apart(const cpli_core *core);
 
 /* Attention to the keys and values in rows like the core's kv. */
 cpl_attention cpli_core_attention(const cpli_core *core, const cpl_tensor *kv,

@@ -359,7 +359,7 @@ static cpl_status backward(cpli_core *core)
     return CPL_OK;
 }
 
-const cpli_mode cpli_mode_a2a = {
+const gqa_mode cpli_gqa_a2a = {
     .name = "a2a",
     .prepare = prepare_a2a,
     .forward = forward,
@@ -367,7 +367,7 @@ const cpli_mode cpli_mode_a2a = {
     .release = release,
 };
 
-const cpli_mode cpli_mode_a2a_p2p = {
+const gqa_mode cpli_gqa_a2a_p2p = {
     .name = "a2a+p2p",
     .prepare = prepare_a2a_p2p,
     .forward = forward,

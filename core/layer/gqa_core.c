@@ -1,16 +1,16 @@
 /* gqa_core.c: see gqa.h. */
 #include "gqa.h"
 
-static const cpli_mode *const modes[] = {
-    &cpli_mode_gather,
-    &cpli_mode_p2p,
-    &cpli_mode_a2a,
-    &cpli_mode_a2a_p2p,
+static const gqa_mode *const modes[] = {
+    &cpli_gqa_gather,
+    &cpli_gqa_p2p,
+    &cpli_gqa_a2a,
+    &cpli_gqa_a2a_p2p,
 };
 enum { N_MODES = sizeof modes / sizeof *modes };
 
-cpl_status cpli_mode_find(const char *who, const char *name,
-                          const cpli_mode **out)
+cpl_status cpli_gqa_find_mode(const char *who, const char *name,
+                              const gqa_mode **out)
 {
     for (int i = 0; i < N_MODES; i++)
         if (name == NULL || strcmp(name, modes[i]->name) == 0) {
@@ -24,21 +24,29 @@ cpl_status cpli_mode_find(const char *who, const char *name,
 }
 
 /* Groups are asked for where there are groups, and nowhere else. */
-cpl_status cpli_mode_check(const char *who, int window, int a2a,
-                           const char *name)
+cpl_status cpli_gqa_check_mode(const char *who, int window, int a2a,
+                               const char *name)
 {
-    const cpli_mode *mode = NULL;
-    CPL_TRY(cpli_mode_find(who, name, &mode));
+    const gqa_mode *mode = NULL;
+    CPL_TRY(cpli_gqa_find_mode(who, name, &mode));
     if (window < 0)
         return cpli_fail(CPL_INVALID, "%s: window must be >= 0 (got %d)", who,
                          window);
-    bool has_groups = mode == &cpli_mode_a2a_p2p;
+    bool has_groups = mode == &cpli_gqa_a2a_p2p;
     if (has_groups == (a2a >= 1) && a2a >= 0)
         return CPL_OK;
     return cpli_fail(CPL_INVALID,
                      "%s: a2a = %d, the ranks that spread heads, must be %s "
                      "with cp_mode \"%s\"",
                      who, a2a, has_groups ? ">= 1" : "0", mode->name);
+}
+
+void cpli_core_keeps_apart(const cpli_core *core)
+{
+    cpli_alike *alike = &core->layer->alike;
+    alike->mode = core->mode;
+    alike->window = core->window;
+    alike->a2a = core->a2a;
 }
 
 /* Where the values begin in a row of keys and values. */

@@ -138,7 +138,7 @@ static void release(cpli_core *core)
     cpli_free(state);
 }
 
-const cpli_mode cpli_mode_gather = {
+const gqa_mode cpli_gqa_gather = {
     .name = "gather",
     .prepare = prepare,
     .forward = forward,

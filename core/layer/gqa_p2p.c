@@ -368,7 +368,7 @@ static void release(cpli_core *core)
     cpli_round_destroy(core->state);
 }
 
-const cpli_mode cpli_mode_p2p = {
+const gqa_mode cpli_gqa_p2p = {
     .name = "p2p",
     .prepare = prepare,
     .forward = forward,

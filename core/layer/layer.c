@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "trace/trace.h"
+
 cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
                              cpl_dtype dtype, cpl_layer **out)
 {
@@ -15,6 +17,7 @@ cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
     cpl_layer *layer;
     CPL_TRY(cpli_alloc(1, bytes, (void **)&layer));
     layer->ops = ops;
+    layer->alike.kind = ops;
     layer->kernels = kernels;
     layer->dtype = dtype;
     *out = layer;
@@ -37,13 +40,14 @@ static cpl_status make_buffer(cpl_layer *layer, const cpli_buffer *buffer,
                               cpl_tensor **out)
 {
     int64_t shape[] = {buffer->rows, buffer->width};
-    if (buffer->is_kept)
+    if (buffer->is_kept && !layer->place->shares_kept)
         return cpl_tensor_create(layer->dtype, 2, shape, layer->place->comm,
                                  out);
+    cpli_alike owner = buffer->is_kept ? layer->alike : (cpli_alike){0};
     void *data;
     size_t bytes =
         (size_t)(buffer->rows * buffer->width) * cpl_dtype_bytes(layer->dtype);
-    CPL_TRY(cpli_place_scratch(layer->place, bytes, &data));
+    CPL_TRY(cpli_place_kept(layer->place, owner, bytes, &data));
     return cpl_tensor_wrap(data, layer->dtype, 2, shape, out);
 }
 
@@ -283,6 +287,12 @@ static cpl_status check_rows(const cpl_layer *layer, const char *what,
     return CPL_OK;
 }
 
+static void poison(const cpl_layer *layer)
+{
+    if (cpl_faults_here()->poison_scratch != 0)
+        cpli_place_poison_scratch(layer->place);
+}
+
 cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
                              cpl_tensor *y)
 {
@@ -292,6 +302,7 @@ cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
     CPL_TRY(cpl_trace_check(x, layer->place->layout, layer->place->rank,
                             layer->name));
     layer->x = x;
+    poison(layer);
     CPL_TRY(layer->ops->forward(layer, x, y));
     return cpl_tensor_mark_like(y, x);
 }
@@ -307,6 +318,7 @@ cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
                          layer->name);
     CPL_TRY(cpl_trace_check(dy, layer->place->layout, layer->place->rank,
                             layer->name));
+    poison(layer);
     CPL_TRY(layer->ops->backward(layer, dy, dx));
     return dx != NULL ? cpl_tensor_mark_like(dx, dy) : CPL_OK;
 }

@@ -26,7 +26,9 @@ typedef enum cpli_draw {
 
 typedef struct cpli_layer_ops {
     const char *kind;
-    cpl_status (*prepare)(cpl_layer *layer); /* may be NULL */
+    /* May be NULL. Ranks that fail leave it alike: what one alone can fail at
+     * is agreed on before anything collective. */
+    cpl_status (*prepare)(cpl_layer *layer);
     cpl_status (*forward)(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y);
     cpl_status (*backward)(cpl_layer *layer, const cpl_tensor *dy,
                            cpl_tensor *dx);
@@ -35,6 +37,7 @@ typedef struct cpli_layer_ops {
 
 struct cpl_layer {
     const cpli_layer_ops *ops;
+    cpli_alike alike;
     const cpl_kernels *kernels;
     cpl_dtype dtype;
     int64_t in_width, out_width;
@@ -64,7 +67,8 @@ void cpli_layer_param(cpl_layer *layer, const char *name, cpli_draw draw,
                       int64_t rows, int64_t columns);
 /* A buffer of the layer's dtype, [rows, width], in the transport's memory. One
  * that is kept holds, from forward to backward, what backward reads; the others
- * are scratch, shared by all layers of the place. */
+ * are scratch, shared by all layers of the place. Where the place shares what
+ * is kept, layers that are alike have it in turn. */
 typedef struct cpli_buffer {
     cpl_tensor **tensor;
     int64_t rows, width;

@@ -27,7 +27,7 @@ enum { Q_DOWN, Q_NORM, Q_UP, KV_DOWN, KV_NORM, KV_UP, O_PROJ };
 typedef struct mla_layer {
     cpl_layer base;
     cpl_mla_config config;
-    const cpli_mode *mode;
+    const gqa_mode *mode;
     int64_t q_dim;     /* nope_dim + rope_dim: a head's query */
     int64_t up_dim;    /* nope_dim + value_dim: a head's rows of KV_UP */
     int64_t key_dim;   /* kv_rank + rope_dim */
@@ -90,6 +90,7 @@ static cpl_status prepare(cpl_layer *layer)
                             .scale = 1 / sqrt((double)mla->q_dim),
                             .a2a = c->a2a,
                             .mode = mla->mode};
+    cpli_core_keeps_apart(&mla->core);
     CPL_TRY(mla->mode->prepare(&mla->core));
     CPL_TRY(CPL_ALLOC(layer->n_rows, &mla->rotary));
     return prepare_buffers(mla);
@@ -369,7 +370,7 @@ static cpl_status check_config(const cpl_mla_config *c)
         return cpli_fail(CPL_INVALID,
                          "mla: rope_dim %d must be even and not negative",
                          c->rope_dim);
-    return cpli_mode_check("mla", c->window, c->a2a, c->cp_mode);
+    return cpli_gqa_check_mode("mla", c->window, c->a2a, c->cp_mode);
 }
 
 static void declare_params(mla_layer *mla)
@@ -392,9 +393,9 @@ cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,
                          cpl_layer **out)
 {
     cpl_layer *layer;
-    const cpli_mode *mode;
+    const gqa_mode *mode;
     CPL_TRY(check_config(config));
-    CPL_TRY(cpli_mode_find("mla", config->cp_mode, &mode));
+    CPL_TRY(cpli_gqa_find_mode("mla", config->cp_mode, &mode));
     CPL_TRY(cpli_layer_create(&ops, sizeof(mla_layer), dtype, &layer));
     mla_layer *mla = (mla_layer *)layer;
     mla->config = *config;

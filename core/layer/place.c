@@ -65,6 +65,7 @@ void cpl_place_destroy(cpl_place *place)
         forget(&place->halos[i]);
     for (int i = 0; i < place->n_keys; i++)
         forget(&place->keys[i]);
+    forget(&place->whole);
     cpli_rings_destroy(place->rings);
     for (int64_t i = 0; i < place->n_scratch; i++)
         cpli_comm_free(place->comm, place->scratch[i].block);
@@ -73,6 +74,11 @@ void cpl_place_destroy(cpl_place *place)
     cpl_free(place->links);
     cpl_free(place->spans);
     cpli_free(place);
+}
+
+void cpl_place_share_kept(cpl_place *place)
+{
+    place->shares_kept = true;
 }
 
 int64_t cpl_place_routes_built(const cpl_place *place)
@@ -117,6 +123,17 @@ cpl_status cpli_place_keys(cpl_place *place, int64_t window,
     return CPL_OK;
 }
 
+cpl_status cpli_place_whole(cpl_place *place, const cpli_seen **out)
+{
+    if (place->whole.view == NULL) {
+        cpl_view *view;
+        CPL_TRY(cpl_view_whole(place->layout, true, &view));
+        CPL_TRY(see(place, view, &place->whole));
+    }
+    *out = &place->whole;
+    return CPL_OK;
+}
+
 cpl_status cpli_place_halo(cpl_place *place, int64_t width,
                            const cpli_seen **out)
 {
@@ -145,17 +162,37 @@ void cpli_place_begin_scratch(cpl_place *place)
         place->scratch[i].is_taken = false;
 }
 
+void cpli_place_poison_scratch(cpl_place *place)
+{
+    for (int64_t i = 0; i < place->n_scratch; i++)
+        if (place->scratch[i].owner.kind == NULL)
+            memset(place->scratch[i].block, 0xff, place->scratch[i].bytes);
+}
+
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out)
+{
+    return cpli_place_kept(place, (cpli_alike){0}, bytes, out);
+}
+
+static bool are_alike(cpli_alike a, cpli_alike b)
+{
+    return a.kind == b.kind && a.mode == b.mode && a.window == b.window &&
+           a.a2a == b.a2a;
+}
+
+cpl_status cpli_place_kept(cpl_place *place, cpli_alike owner, size_t bytes,
+                           void **out)
 {
     for (int64_t i = 0; i < place->n_scratch; i++) {
         cpli_scratch *scratch = &place->scratch[i];
-        if (scratch->is_taken || scratch->bytes != bytes)
+        if (scratch->is_taken || scratch->bytes != bytes ||
+            !are_alike(scratch->owner, owner))
             continue;
         scratch->is_taken = true;
         *out = scratch->block;
         return CPL_OK;
     }
-    cpli_scratch fresh = {.bytes = bytes, .is_taken = true};
+    cpli_scratch fresh = {.bytes = bytes, .owner = owner, .is_taken = true};
     CPL_TRY(cpli_realloc((void **)&place->scratch, (size_t)place->n_scratch + 1,
                          sizeof *place->scratch));
     CPL_TRY(cpli_comm_alloc(place->comm, bytes, &fresh.block));

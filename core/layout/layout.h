@@ -275,6 +275,9 @@ typedef struct cpli_ends {
     const cpl_view *view;
 } cpli_ends;
 
+/* Borrowed from the route. */
+const cpli_ends *cpli_route_ends(const cpl_route *route);
+
 /* One block: routes come and go with microbatches, and the allocator keeps one
  * large block at hand where it would give two back to the system. */
 typedef struct cpli_segments {

@@ -158,6 +158,11 @@ void cpl_route_destroy(cpl_route *route)
 
 /* ---- getters ---- */
 
+const cpli_ends *cpli_route_ends(const cpl_route *route)
+{
+    return &route->ends;
+}
+
 int cpl_route_n_ranks(const cpl_route *route)
 {
     return route->n_ranks;

@@ -245,8 +245,8 @@ static void summarise_head(const cpl_gdn_summary *s, int64_t i, int64_t head)
         b += at * key_dim * value_dim;
     for (int64_t a = 0; m != NULL && a < key_dim * key_dim; a++)
         m[a] = a / key_dim == a % key_dim ? 1 : 0;
-    for (int64_t a = 0; b != NULL && a < key_dim * value_dim; a++)
-        b[a] = 0;
+    if (b != NULL)
+        load_state(p->state_in, state_at(p, i, head), key_dim * value_dim, b);
     for (int64_t n = 0; n < p->spans[i].length; n++) {
         token t = token_at(p, p->spans[i].slot + n, head);
         if (m != NULL)
@@ -272,7 +272,7 @@ size_t NAME(gdn_summary_backward_workspace)(const cpl_gdn_summary_backward *p)
     return 0;
 }
 
-/* X -> e^g (I - beta k k') (X + s q do'), from the last token, X = 0. */
+/* X -> e^g (I - beta k k') (X + s q do'), from the last token. */
 void NAME(gdn_summary_backward)(const cpl_gdn_summary_backward *b)
 {
     const cpl_gdn *p = &b->gdn;
@@ -280,7 +280,7 @@ void NAME(gdn_summary_backward)(const cpl_gdn_summary_backward *b)
     for (int64_t i = 0; i < p->n_spans; i++)
         for (int64_t head = 0; head < p->value_heads; head++) {
             double *x = (double *)b->offset + state_at(p, i, head);
-            load_state(NULL, 0, state_size(p), x);
+            load_state(b->d_state_out, state_at(p, i, head), state_size(p), x);
             for (int64_t n = p->spans[i].length - 1; n >= 0; n--) {
                 int64_t slot = p->spans[i].slot + n;
                 token t = token_at(p, slot, head);

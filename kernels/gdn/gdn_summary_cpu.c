@@ -36,17 +36,19 @@ static void advance(const cpl_gdn *p, pass *s, matrix values, int64_t width,
     NAME(gdn_chunk_advance)(p, c, width, s->deltas, state);
 }
 
-static void start(const cpl_gdn_summary *p, real *transition, real *offset)
+static void start_transition(int64_t key_dim, real *transition)
 {
-    const int64_t key_dim = p->gdn.key_dim;
-    size_t size = sizeof(real);
-    if (transition != NULL) {
-        memset(transition, 0, (size_t)(key_dim * key_dim) * size);
-        for (int64_t i = 0; i < key_dim; i++)
-            transition[i * key_dim + i] = 1;
-    }
-    if (offset != NULL)
-        memset(offset, 0, (size_t)(key_dim * p->gdn.value_dim) * size);
+    memset(transition, 0, (size_t)(key_dim * key_dim) * sizeof(real));
+    for (int64_t i = 0; i < key_dim; i++)
+        transition[i * key_dim + i] = 1;
+}
+
+/* Where the state, or its gradient, starts; it may be there already. */
+static void start_offset(const cpl_gdn *p, const void *states, int64_t span,
+                         int64_t head, void *offsets, real *offset)
+{
+    if (states != offsets)
+        load_state(p, states, span, head, offset);
 }
 
 static real *part(void *array, int64_t index, int64_t n)
@@ -77,7 +79,10 @@ static void summarise_head(const cpl_gdn_summary *summary, const cpl_gdn *p,
     real *transition =
         part(summary->transition, index, p->key_dim * p->key_dim);
     real *offset = part(summary->offset, index, state_size(p));
-    start(summary, transition, offset);
+    if (transition != NULL)
+        start_transition(p->key_dim, transition);
+    if (offset != NULL)
+        start_offset(p, p->state_in, i, head, summary->offset, offset);
     for (int64_t t = 0; t < span->length; t += p->chunk) {
         int64_t n = cpli_min(span->length - t, p->chunk);
         NAME(gdn_chunk_load)(p, &s->chunk, span->slot + t, n, head);
@@ -117,7 +122,7 @@ void NAME(gdn_summary_backward)(const cpl_gdn_summary_backward *b)
         for (int64_t head = 0; head < p->value_heads; head++) {
             const cpl_span *span = &p->spans[i];
             real *x = part(b->offset, i * p->value_heads + head, state_size(p));
-            memset(x, 0, (size_t)state_size(p) * sizeof(real));
+            start_offset(p, b->d_state_out, i, head, b->offset, x);
             int64_t n_chunks = cpli_ceil_div(span->length, p->chunk);
             for (int64_t at = n_chunks - 1; at >= 0; at--) {
                 int64_t t = at * p->chunk;

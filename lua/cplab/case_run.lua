@@ -1,14 +1,13 @@
---- Runs one case on rank threads and makes its result.
+--- Runs one case on ranks and makes its result.
 -- @module cplab.case_run
-local buffer = require "string.buffer"
-
 local clib = require "clib"
+local ranks = require "cplab.ranks"
 local sweep = require "cplab.sweep"
 
-local C, ffi = clib.C, clib.ffi
+local C = clib.C
 
 --- `is_stuck`: a rank of an earlier case does not return. Its thread takes time from every later
--- case, and the process must end with `cpl_host_exit`.
+-- case, or its process is missing there, and the program must end with `cpl_host_exit`.
 local M = { is_stuck = false }
 
 local function text_of(value)
@@ -114,31 +113,6 @@ local function merge(results)
     return result
 end
 
--- ---- reading a run -------------------------------------------------------------
-
-local function failed_rank(run, rank)
-    return {
-        status = "error",
-        reason = ("rank %d: %s"):format(rank, ffi.string(C.cpl_host_message(run))),
-        traceback = ffi.string(C.cpl_host_traceback(run)),
-        stuck = C.cpl_host_is_stuck(run) or nil,
-    }
-end
-
-local function read_result(run, n_ranks)
-    local failed = C.cpl_host_failed_rank(run)
-    if failed >= 0 then return failed_rank(run, failed) end
-    local bytes, results = clib.box "size_t", {}
-    for rank = 0, n_ranks - 1 do
-        local data = C.cpl_host_result(run, rank, bytes)
-        if data == nil then
-            return { status = "error", reason = ("rank %d returned nothing"):format(rank) }
-        end
-        results[rank + 1] = buffer.decode(ffi.string(data, bytes[0]))
-    end
-    return merge(results)
-end
-
 --- Runs a case on cp * tp ranks. What goes wrong inside is a result with status `error`.
 -- @tparam string file the script
 -- @tparam table case
@@ -146,20 +120,14 @@ end
 -- @treturn table status, reason, traceback (of an error), metrics (rank 0's), checks and records
 -- (rank 0's, then those of other ranks that differ), samples; stuck (a rank does not return)
 function M.run(file, case, options)
-    local payload = buffer.encode { file = file, case = case, options = options }
-    local out = ffi.new "cpl_host_run *[1]"
-    local n_ranks = sweep.n_ranks(case)
-    local status = C.cpl_host_run_ranks(n_ranks, options.deadline, "cplab.worker", payload,
-        #payload, out)
+    local results, failure = ranks.run(sweep.n_ranks(case), options.deadline, "cplab.worker",
+        { file = file, case = case, options = options })
     M.is_stuck = C.cpl_host_has_stuck()
-    if status ~= C.CPL_OK then
-        return { status = "error", reason = ffi.string(C.cpl_last_error()),
-            stuck = M.is_stuck or nil }
-    end
-    local run = ffi.gc(out[0], C.cpl_host_run_destroy)
-    local result = read_result(run, n_ranks)
-    C.cpl_host_run_destroy(ffi.gc(run, nil))
-    return result
+    if results then return merge(results) end
+    return {
+        status = "error", reason = failure.reason, traceback = failure.traceback,
+        stuck = failure.is_stuck or nil,
+    }
 end
 
 return M

@@ -32,7 +32,8 @@ local function add_run(parser)
     local command = parser:command("run", "Run an experiment and print its table.")
     add_selection(command)
     command:option("--ranks", "Ranks at hand; larger cases are skipped. "
-        .. "Default: what the largest case needs."):convert(whole("--ranks", 1)):argname "N"
+        .. "Default: what the largest case needs; under mpirun, its processes.")
+        :convert(whole("--ranks", 1)):argname "N"
     command:option("--device", "Where the kernels run. Default: cpu."):argname "NAME"
         :choices { "cpu", "cuda", "cuda-emulated" }
     command:option("--dtype", "Storage type of the model: f64 for proofs, f32 for work.")
@@ -71,20 +72,11 @@ local function add_route(parser)
         8192):convert(whole("--row-bytes", 1)):argname "N"
 end
 
-local function add_bench(parser)
-    local command = parser:command("bench", "Measure a part of cplab on this machine.")
-    command:argument("what", "route: building one rank's part of a route.")
-        :choices { "route" }
-    command:option("--iters", "Repetitions of each row. Default: 11."):convert(whole("--iters", 1))
-        :argname "N"
-    command:flag("--json", "Print one JSON object a row.")
-end
-
 local function add_others(parser)
     add_selection(parser:command("show",
         "Print schedule, layouts, conversions and bytes of each case; run nothing."))
     add_route(parser)
-    add_bench(parser)
+    require("cplab.bench.cli").add(parser, whole, seconds)
     local show = parser:command("report", "Print the table of a file of results.")
     show:argument("file", "What run --json wrote."):argname "FILE"
     local compare = parser:command("compare", "Print what changed between two files of results.")
@@ -94,7 +86,11 @@ local function add_others(parser)
     -- The launcher carries it out; it stands here to be found.
     local test = parser:command("test", "Run the specs (a file or a folder, or all of them).")
     test:argument("paths", "Specs."):args "*":argname "PATH"
-    test:flag("--all", "Everything that CI runs: linters, specs, sanitizers.")
+    test:flag("--all", "Everything that CI runs: linters, specs, sanitizers, MPI.")
+    local mpirun = parser:command("mpirun", "Do what the words say with ranks that are processes: "
+        .. "./cplab mpirun -n 4 run FILE.")
+    mpirun:argument("words", "-n N, other options of mpirun, and a command of cplab.")
+        :args "*":argname "WORD"
 end
 
 local function new_parser()
@@ -200,10 +196,15 @@ function commands.doctor()
     return 0
 end
 
-function commands.test()
-    say "test: is carried out by the launcher, ./cplab test"
-    return 2
+local function leave_to_launcher(name)
+    return function()
+        say(("%s: is carried out by the launcher, ./cplab %s"):format(name, name))
+        return 2
+    end
 end
+
+commands.test = leave_to_launcher "test"
+commands.mpirun = leave_to_launcher "mpirun"
 
 local function version()
     local clib = require "clib"

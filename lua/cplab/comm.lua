@@ -43,7 +43,7 @@ function Comm:size()
     return C.cpl_comm_size(self._ptr)
 end
 
---- The name of the transport: "local", "self".
+--- The name of the transport: "local", "mpi", "self".
 function Comm:transport()
     return ffi.string(C.cpl_comm_transport(self._ptr))
 end

@@ -15,7 +15,8 @@ local M = {}
 
 local function make_plan(self, r)
     return clib.create("cpl_plan", C.cpl_plan_destroy, 2, C.cpl_plan_create, r._ptr,
-        self.stack.comm, clib.dtypes[self.stack.dtype], self.stack.model.hidden, nil)
+        self.stack.comm, clib.dtypes[self.stack.dtype], self.stack.model.hidden,
+        self.stack.model.exchange.method)
 end
 
 local function build(self)

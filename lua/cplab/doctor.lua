@@ -3,6 +3,8 @@
 local clib = require "clib"
 local environment = require "cplab.environment"
 
+local C = clib.C
+
 local M = {}
 
 local function in_path(program)
@@ -14,6 +16,30 @@ local function in_path(program)
         end
     end
     return nil
+end
+
+-- What mpirun says of itself in its first line: "mpirun (Open MPI) 4.1.4".
+local function mpirun_version()
+    if not in_path "mpirun" then return nil end
+    local pipe = io.popen "mpirun --version 2>/dev/null"
+    local line = pipe and pipe:read "*l" or ""
+    if pipe then pipe:close() end
+    local version = line:match "^mpirun %(Open MPI%) (%S+)$"
+    return version and "Open MPI " .. version
+end
+
+local function mpi()
+    local _, processes = environment.transport()
+    local version = mpirun_version()
+    if processes then
+        return ("mpi (%d process%s, %s)"):format(processes, processes == 1 and "" or "es",
+            version or "Open MPI")
+    elseif not version then
+        return "no mpi: no mpirun of Open MPI (./cplab mpirun brings it)"
+    elseif not C.cpl_host_has_mpi() then
+        return "no mpi: this build is without it (./cplab mpirun builds it)"
+    end
+    return ("mpi (processes that ./cplab mpirun starts, %s)"):format(version)
 end
 
 local function cuda()
@@ -29,16 +55,16 @@ end
 function M.lines()
     local commit, reason = environment.commit()
     local cpu, cores = environment.machine()
-    local kernels = clib.C.cpl_kernels_for("cpu", clib.dtypes.f64)
+    local kernels = C.cpl_kernels_for("cpu", clib.dtypes.f64)
     return {
-        "cplab       " .. clib.ffi.string(clib.C.cpl_version()),
+        "cplab       " .. clib.ffi.string(C.cpl_version()),
         "commit      " .. (commit or ("unknown (%s)"):format(reason)),
         "folder      " .. environment.root(),
         "luajit      " .. jit.version,
         ("machine     %s, %d cores"):format(cpu, cores),
-        "matrices    OpenBLAS, kernels " .. clib.ffi.string(clib.C.cpl_host_blas_core()),
+        "matrices    OpenBLAS, kernels " .. clib.ffi.string(C.cpl_host_blas_core()),
         "devices     " .. (kernels ~= nil and "cpu (f64, f32)" or "none"),
-        "transports  local (threads of one process)",
+        "transports  local (threads of one process), " .. mpi(),
         "cuda        " .. cuda(),
     }
 end

@@ -1,6 +1,7 @@
 --- What a result depends on beside its case: version, commit, machine.
 -- @module cplab.environment
 local clib = require "clib"
+local C = clib.C
 
 local M = {}
 
@@ -52,16 +53,26 @@ function M.machine()
     return cpu, tonumber(first_line "nproc") or 1
 end
 
+--- How ranks exchange bytes, and how many processes mpirun started, if it did.
+-- @treturn string
+-- @treturn ?number
+function M.transport()
+    local n = C.cpl_host_n_processes()
+    if n == 0 then return "local" end
+    return "mpi", n
+end
+
 --- The `env` of every result of one run; dtype and seed are the case's own.
 -- @tparam table options device
 -- @treturn table
 function M.describe(options)
     local cpu, cores = M.machine()
     local commit = M.commit()
+    local transport, processes = M.transport()
     return {
-        version = clib.ffi.string(clib.C.cpl_version()), commit = commit,
-        cpu = cpu, cores = cores, transport = "local", luajit = jit.version,
-        device = options.device, blas = clib.ffi.string(clib.C.cpl_host_blas_core()),
+        version = clib.ffi.string(C.cpl_version()), commit = commit, cpu = cpu, cores = cores,
+        transport = transport, processes = processes, luajit = jit.version,
+        device = options.device, blas = clib.ffi.string(C.cpl_host_blas_core()),
     }
 end
 

@@ -89,9 +89,14 @@ function Plan:swaps()
     return C.cpl_plan_swaps(self._ptr)
 end
 
---- The name of the method.
+--- The name of the method; of "auto", that of the one it chose.
 function Plan:method()
     return ffi.string(C.cpl_plan_method(self._ptr))
+end
+
+--- Seconds that one exchange takes the busiest rank, by the table of measured costs.
+function Plan:estimate()
+    return C.cpl_plan_estimate(self._ptr)
 end
 
 --- Bytes that this rank sends to others in one exchange.

@@ -18,14 +18,14 @@ end
 
 --- Adds the hooks to the class of stacks.
 return function(Stack)
-    --- drop_handoff, rope_shift and the faults of attention's modes happen inside the layers of one
-    -- rank.
+    --- drop_handoff, rope_shift, route_padding and those of attention's modes happen inside the
+    -- layers of one rank.
     function Stack:plant_faults()
         local planted = C.cpl_faults_here()
         local drop, shift = self.faults.drop_handoff, self.faults.rope_shift
         planted.drop_handoff = here(drop, self.rank) and 1 or 0
         planted.rope_shift = here(shift, self.rank) and shift.by or 0
-        for _, name in ipairs { "drop_merge", "reverse_ring", "kv_head_shift" } do
+        for _, name in ipairs { "drop_merge", "reverse_ring", "kv_head_shift", "route_padding" } do
             planted[name] = here(self.faults[name], self.rank) and 1 or 0
         end
     end
@@ -44,10 +44,10 @@ return function(Stack)
     end
 
     --- skip_back: a mixer's output stays where it was made, though marked as converted.
-    function Stack:convert_back(block, c, src, dst)
+    function Stack:convert_back(block, c, src, dst, pass)
         local skip = self.faults.skip_back
         if not (skip and skip.layer == block.index) then
-            return c:back(src, dst, "fwd")
+            return c:back(src, dst, pass)
         end
         if dst ~= src then
             clib.check(C.cpl_tensor_copy(dst, src))

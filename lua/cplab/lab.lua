@@ -13,6 +13,7 @@ local layouts = require "cplab.layout"
 local measure = require "cplab.measure"
 local metrics = require "cplab.metrics"
 local models = require "cplab.model"
+local optimizers = require "cplab.optimizer"
 local outline = require "cplab.outline"
 local references = require "cplab.reference"
 local steps = require "cplab.steps"
@@ -24,13 +25,12 @@ Lab.__index = Lab
 local M = {}
 
 local STEP = {
-    iters = "integer?", warmup = "integer?", backward = "boolean?", optimizer = "string?",
-    lr = "number?", reference = "boolean?", trace = "boolean?",
+    iters = "integer?", warmup = "integer?", backward = "boolean?", reference = "boolean?",
+    trace = "boolean?", recompute = "string?",
 }
-local REFERENCE = {
-    iters = "integer?", backward = "boolean?", optimizer = "string?", lr = "number?",
-}
-local OPTIMIZERS = { "sgd" }
+local REFERENCE = { iters = "integer?", backward = "boolean?" }
+for name, wanted in pairs(optimizers.fields) do STEP[name], REFERENCE[name] = wanted, wanted end
+local CONVERT = { method = "string?" }
 
 -- ---- making --------------------------------------------------------------------
 
@@ -77,14 +77,10 @@ end
 
 -- ---- the reference ---------------------------------------------------------------
 
+-- Returns the settings of the optimizer.
 local function check_options(who, options, fields)
     args.fields("lab:" .. who, options, fields, 3)
-    if options.optimizer ~= nil then
-        args.one_of("lab:" .. who, "optimizer", options.optimizer, OPTIMIZERS, 3)
-        if not options.lr then
-            error(("lab:%s: optimizer 'sgd' needs lr"):format(who), 3)
-        end
-    end
+    local settings = optimizers.settings("lab:" .. who, options, 3)
     for _, name in ipairs { "iters", "warmup" } do
         local least = name == "iters" and 1 or 0
         if options[name] and options[name] < least then
@@ -92,19 +88,20 @@ local function check_options(who, options, fields)
                 options[name]), 3)
         end
     end
+    return settings
 end
 
 --- Collective. The same steps on one rank in the contiguous layout; computed once in a process.
--- @tparam table options iters, backward, optimizer ("sgd"), lr
+-- @tparam table options iters, backward, and an optimizer as in `step`
 -- @treturn table losses (one an iteration), loss (the last)
 function Lab:reference(options)
     options = options or {}
-    check_options("reference", options, REFERENCE)
+    local settings = check_options("reference", options, REFERENCE)
     need_stack(self, "reference")
     local losses = references.losses(self, {
-        iters = options.iters or self.options.iters or 1, optimizer = options.optimizer,
-        lr = options.lr, backward = options.backward or options.optimizer ~= nil,
-    })
+        iters = options.iters or self.options.iters or 1,
+        backward = options.backward or options.optimizer ~= nil,
+    }, settings)
     return { losses = losses, loss = losses[#losses] }
 end
 
@@ -166,20 +163,34 @@ end
 
 --- Collective. Runs steps from the model's initial parameters and returns their metrics, which
 -- also become those of the case.
--- @tparam table options iters (1), warmup (0; leaves nothing behind), backward, optimizer
--- ("sgd"), lr, reference (compare with one rank: parity), trace (token tracing). `losses` lists the
--- loss of each.
+-- @tparam table options iters (1), warmup (0; leaves nothing behind), backward, reference (compare
+-- with one rank: parity), trace (token tracing); optimizer ("sgd", "adamw") with lr, clip (a bound
+-- on the norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps (1e-8), weight_decay
+-- (0.01; matrices only, see cplab.optimizer). `losses` lists the loss of each; `grad_norm` is the
+-- norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
+-- layer how many tokens chose each expert. With recompute = "layer" a block keeps its input alone
+-- and runs forward again before its backward; its conversions then count as the backward pass's.
 function Lab:step(options)
     options = merge({}, options or {})
-    check_options("step", options, STEP)
-    need_stack(self, "step")
+    local settings = check_options("step", options, STEP)
+    if options.recompute then
+        args.one_of("lab:step", "recompute", options.recompute, { "layer" }, 2)
+    end
+    options.betas = nil
+    merge(options, settings)
     agree(self, fill_in(self, options))
+    self.recompute = options.recompute
+    need_stack(self, "step")
+    collectgarbage() -- the peak is of this step, not of a stack that is gone
     local traced = options.trace or self.options.trace_tokens or false
     local key = options.reference and references.parity(self)
     C.cpl_memory_reset_peak()
     local run = steps.run(self, options, traced)
     local result = merge(metrics.structure(run.stack), metrics.counts(run.stack))
+    local experts, expert_tokens = metrics.experts(run.stack)
+    merge(result, experts)
     result.loss = run.losses[#run.losses]
+    result.grad_norm = options.backward and run.stack.grad_norm or nil
     result.wrong_rows = traced and check_trace(self, run.trace) or nil
     if key then
         merge(result, metrics.compare(run.stack, key, options.backward))
@@ -188,7 +199,7 @@ function Lab:step(options)
     merge(result, times)
     merge(self.metrics, result)
     self.samples.step_ms = samples
-    return merge({ losses = run.losses }, result)
+    return merge({ losses = run.losses, expert_tokens = expert_tokens }, result)
 end
 
 -- ---- checks, records, tensors --------------------------------------------------------
@@ -242,13 +253,15 @@ end
 -- @param tensor a cplab.tensor whose first axis is this rank's rows
 -- @param from a layout or its name
 -- @param to likewise
-function Lab:convert(tensor, from, to)
+-- @tparam ?table options method: a name of cplab.exchange.methods(), or "auto"
+function Lab:convert(tensor, from, to, options)
+    args.fields("lab:convert", options or {}, CONVERT, 2)
     local a, b = layout_of(self, from, 2), layout_of(self, to, 2)
     local route = require "cplab.route"(a, b)
     local src = tensor._ptr
     local width = C.cpl_tensor_width(src)
     local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 2, C.cpl_plan_create, route._ptr,
-        self.comm, src.dtype, width, nil)
+        self.comm, src.dtype, width, options and options.method)
     local shape = tensor:shape()
     shape[1] = b:n_local(self.rank)
     local result = require "cplab.tensor".zeros(shape, tensor:dtype())

@@ -1,4 +1,4 @@
---- What a rank says to its user: one line on stderr, and each warning once a process.
+--- What a rank says to its user: one line on stderr, and each warning once.
 -- @module cplab.log
 local clib = require "clib"
 local C, ffi = clib.C, clib.ffi
@@ -12,10 +12,11 @@ end
 
 local said = {} -- by this rank
 
---- A warning that is said once in a process, whichever rank says it first.
+--- A warning that is said once: by the first rank that comes to it, or, where ranks are processes,
+-- by rank 0. So it is for what all ranks come to.
 -- @tparam string name of the warning
 function M.once(name, text)
-    if said[name] then
+    if said[name] or C.cpl_host_process() > 0 then
         return
     end
     said[name] = true

@@ -12,7 +12,7 @@ for module, package_name in pairs(needed) do
 end
 
 local status = require("cplab.cli").main { ... }
--- A thread that does not return must not see the process torn down around it.
-local case_run = package.loaded["cplab.case_run"]
-if case_run and case_run.is_stuck then require("clib").C.cpl_host_exit(status) end
+-- A rank that does not return must not see the program torn down around it.
+local clib = package.loaded.clib
+if clib and clib.C.cpl_host_has_stuck() then clib.C.cpl_host_exit(status) end
 os.exit(status)

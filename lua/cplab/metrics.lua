@@ -7,10 +7,20 @@ local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
+-- Ranks that are threads share one memory, of which rank 0 speaks.
+local function process_peak(stack)
+    if stack.rank > 0 and C.cpl_host_n_processes() == 0 then
+        return 0
+    end
+    local memory = ffi.new "cpl_memory_stats"
+    C.cpl_memory(memory)
+    return tonumber(memory.peak_bytes)
+end
+
 -- Sums of the group over one iteration.
 local function group_counts(stack)
     local counters = C.cpl_counters_here()
-    local sums = ffi.new("double[?]", 5)
+    local sums = ffi.new("double[?]", 6)
     for _, c in pairs(stack.conversions) do
         sums[0] = sums[0] + c.bytes.fwd
         sums[1] = sums[1] + c.bytes.bwd
@@ -18,7 +28,8 @@ local function group_counts(stack)
     end
     sums[3] = tonumber(counters.host_syncs)
     sums[4] = tonumber(counters.state_bytes)
-    clib.check(C.cpl_comm_sum(stack.comm, sums, 5, C.CPL_F64))
+    sums[5] = process_peak(stack)
+    clib.check(C.cpl_comm_sum(stack.comm, sums, 6, C.CPL_F64))
     return sums
 end
 
@@ -33,15 +44,13 @@ end
 --- What is known before a step runs.
 -- @tparam table stack
 function M.structure(stack)
-    local schedule, memory = stack.model.schedule, ffi.new "cpl_memory_stats"
+    local schedule = stack.model.schedule
     local prepared, in_step = stack:count_routes()
-    C.cpl_memory(memory)
     return {
         layers = schedule:count(), gqa_layers = schedule:count "gqa",
         gdn_layers = schedule:count "gdn",
         routes_built = prepared, routes_built_in_step = in_step,
         attention_imbalance = stack.model:attention_imbalance(stack.layouts),
-        peak_bytes = tonumber(memory.peak_bytes),
     }
 end
 
@@ -52,8 +61,45 @@ function M.counts(stack)
         conversions_fwd = conversions(stack, "fwd"), conversions_bwd = conversions(stack, "bwd"),
         conversion_bytes_fwd = sums[0], conversion_bytes_bwd = sums[1],
         conversion_messages_fwd = sums[2],
-        host_syncs_in_step = sums[3], state_bytes = sums[4],
+        host_syncs_in_step = sums[3], state_bytes = sums[4], peak_bytes = sums[5],
     }
+end
+
+-- Group totals of one mixture of experts: choices by expert, the margin (the least), the loss.
+local function expert_counts(comm, layer)
+    local report = ffi.new "cpl_moe_report"
+    clib.check(C.cpl_layer_moe_report(layer.ptr, report))
+    local n, list, total = tonumber(report.experts), {}, 0
+    local counts, margin = ffi.new("double[?]", n), ffi.new("double[1]", -report.margin)
+    for e = 0, n - 1 do
+        counts[e] = tonumber(report.offsets[e + 1] - report.offsets[e])
+    end
+    clib.check(C.cpl_comm_sum(comm, counts, n, C.CPL_F64))
+    clib.check(C.cpl_comm_max(comm, margin, 1))
+    for e = 0, n - 1 do list[e + 1], total = counts[e], total + counts[e] end
+    return list, total, -margin[0], report.aux_loss
+end
+
+--- Collective. Where the tokens of the last forward pass went; nothing without a mixture.
+-- @treturn table moe_choices (of all tokens in all layers), moe_imbalance (busiest expert over the
+-- mean, of the worst layer), moe_margin (the least gap between a chosen logit and the next: a
+-- parity beyond rounding is a fault only where this is above it), aux_loss
+-- @treturn ?{table,...} choices by expert, a list for each such layer
+function M.experts(stack)
+    local metrics, lists = {}, nil
+    for _, block in ipairs(stack.blocks) do
+        if block.is_moe then
+            local list, total, margin, aux = expert_counts(stack.comm, block.mlp)
+            lists = lists or {}
+            lists[#lists + 1] = list
+            local imbalance = total > 0 and math.max(unpack(list)) * #list / total or 1
+            metrics.moe_choices = (metrics.moe_choices or 0) + total
+            metrics.moe_imbalance = math.max(metrics.moe_imbalance or 1, imbalance)
+            metrics.moe_margin = math.min(metrics.moe_margin or math.huge, margin)
+            metrics.aux_loss = (metrics.aux_loss or 0) + aux
+        end
+    end
+    return metrics, lists
 end
 
 --- Collective. Parity with the reference under `key`, and whose the worst is.

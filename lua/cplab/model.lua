@@ -7,7 +7,9 @@
 --   gdn = { key_heads = 2, value_heads = 4, key_dim = 32, value_dim = 32, conv = 4 },
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
+local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
+local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
 
@@ -19,8 +21,8 @@ local M = {}
 local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
     dtype = "string?", seed = "integer?", gqa = "table?", mla = "table?", gdn = "table?",
-    mlp = "table?",
-    routes = "string?", eps = "number?",
+    mlp = "table?", moe = "table?", tied = "boolean?",
+    routes = "string?", exchange = "table?", eps = "number?",
 }
 local GQA = {
     heads = "integer", kv_heads = "integer", head_dim = "integer", rotary_dim = "integer?",
@@ -40,15 +42,24 @@ local GDN = {
     conv = "integer?", chunk = "integer?", cp_mode = "string?", layouts = "any?",
 }
 local MLP = { width = "integer" }
+local MOE = {
+    experts = "integer", top_k = "integer", width = "integer", shared_width = "integer?",
+    renormalise = "boolean?", aux_coefficient = "number?", first_layer = "integer?",
+}
+local EXCHANGE = { method = "string?" }
+--- The fields of a model and their types.
+M.fields = FIELDS
+
 local DTYPES = { "f64", "f32" }
 local ROUTES = { "prebuilt", "lazy" }
 local MAX_SIZE = 2 ^ 31 - 1 -- sizes are ints in C
 
 -- Sizes that are given must be positive and fit into an int; which go together, C knows.
+local MAY_BE_0 = { seed = true, rotary_dim = true, rope_dim = true,
+    shared_width = true, first_layer = true }
 local function check_sizes(who, t, fields, level)
     for name, kind in pairs(fields) do
-        if kind:match "^integer" and name ~= "seed" and name ~= "rotary_dim" and name ~= "rope_dim"
-            and t[name] then
+        if kind:match "^integer" and not MAY_BE_0[name] and t[name] then
             args.integer(who, name, t[name], 1, MAX_SIZE, level + 1)
         end
     end
@@ -69,6 +80,9 @@ end
 
 -- Makes the layers once, so that sizes which do not go together are refused here.
 local function try_layers(model, level)
+    if model.moe then
+        layers.create("moe", layers.ffn_config(model, "moe"), model.dtype, level + 1)
+    end
     for _, kind in ipairs(schedules.kinds) do
         if model[kind] and model.schedule:count(kind) == 0 then
             local config = layers.mixer_config(model, kind, { cp_mode = model.cp_modes[kind] })
@@ -135,62 +149,100 @@ local function gdn_config(t, level)
     }
 end
 
+-- Chosen weights sum to 1, as in Qwen3-Next (norm_topk_prob). Layers before first_layer are dense
+-- (Kimi-Linear's first_k_dense_replace).
+local function moe_config(t, has_mlp, level)
+    args.fields("model.moe", t, MOE, level + 1)
+    check_sizes("model.moe", t, MOE, level + 1)
+    args.integer("model.moe", "shared_width", t.shared_width or 0, 0, MAX_SIZE, level + 1)
+    local first = args.integer("model.moe", "first_layer", t.first_layer or 0, 0, nil, level + 1)
+    if has_mlp ~= (first > 0) then
+        error(("model.moe: first_layer = %d, %s"):format(first, has_mlp
+            and "but there is an 'mlp', which only layers before it could use"
+            or "but there is no 'mlp' for the layers before it"), level + 1)
+    end
+    return {
+        experts = t.experts, top_k = t.top_k, width = t.width,
+        shared_width = t.shared_width or 0, renormalise = t.renormalise ~= false,
+        aux_coefficient = t.aux_coefficient or 0, first_layer = first,
+    }
+end
+
+-- How conversions move rows.
+local function exchange_options(t, level)
+    args.fields("model.exchange", t, EXCHANGE, level + 1)
+    local methods = exchange.methods()
+    methods[#methods + 1] = "auto"
+    return { method = args.one_of("model.exchange", "method", t.method or "auto", methods,
+        level + 1) }
+end
+
 local function balance_options(gqa)
     local options = {}
     for _, name in ipairs(BALANCE) do options[name] = gqa and gqa[name] end
     return options
 end
 
---- Makes a model from named fields; unknown ones are errors.
+--- Makes a model from named fields; unknown ones are errors. `cplab.model.<preset> { ... }` starts
+-- from a published hybrid (cplab.presets).
 -- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta, window (keys that a query sees; none: no
 -- limit), cp_mode ("gather", "p2p", "a2a", "a2a+p2p"), a2a (with a2a+p2p: ranks that spread heads);
 -- for a balanced layout tolerance, block, node_size, placement, method },
 -- mla { heads, q_rank, kv_rank, nope_dim, rope_dim (none: no RoPE), value_dim, rope_theta, and
 -- window, cp_mode, a2a as gqa; it runs where GQA runs },
--- gdn { key_heads, value_heads, key_dim, value_dim, conv, chunk }, mlp { width } or none,
--- routes ("prebuilt", "lazy"), eps
-function M.new(t)
-    args.fields("model", t, FIELDS, 2)
-    check_sizes("model", t, FIELDS, 2)
-    args.integer("model", "seed", t.seed or 0, 0, nil, 2)
+-- gdn { key_heads, value_heads, key_dim, value_dim, conv, chunk, cp_mode ("chunkwise",
+-- "headwise") }, mlp { width } or none,
+-- routes ("prebuilt", "lazy"), exchange { method } of the conversions (a name of
+-- cplab.exchange.methods(), or "auto"), eps;
+-- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
+-- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
+-- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table
+function M.new(t, level)
+    level = (level or 1) + 1
+    args.fields("model", t, FIELDS, level)
+    check_sizes("model", t, FIELDS, level)
+    args.integer("model", "seed", t.seed or 0, 0, nil, level)
     if not schedules.is(t.schedule) then
-        error("model: schedule must come from cplab.schedule.ratio, list or pattern", 2)
+        error("model: schedule must come from cplab.schedule.ratio, list or pattern", level)
     end
     for _, kind in ipairs(schedules.kinds) do
         if t.schedule:count(kind) > 0 and not t[kind] then
             error(("model: the schedule %s has %s layers, but there is no field '%s'"):format(
-                t.schedule:describe(), kind, kind), 2)
+                t.schedule:describe(), kind, kind), level)
         end
     end
     if t.mlp then
-        args.fields("model.mlp", t.mlp, MLP, 2)
-        check_sizes("model.mlp", t.mlp, MLP, 2)
+        args.fields("model.mlp", t.mlp, MLP, level)
+        check_sizes("model.mlp", t.mlp, MLP, level)
     end
-    local modes = default_modes(t, 2)
+    local modes = default_modes(t, level)
     local model = setmetatable({
         schedule = t.schedule:with_modes(modes),
         cp_modes = modes,
-        policy = policies.resolve(t.policy, 2),
+        policy = policies.resolve(t.policy, level),
         hidden = t.hidden,
         vocab = t.vocab,
-        dtype = args.one_of("model", "dtype", t.dtype or "f32", DTYPES, 2),
+        dtype = args.one_of("model", "dtype", t.dtype or "f32", DTYPES, level),
         seed = t.seed or 0,
-        gqa = t.gqa and gqa_config(t.gqa, 2),
-        mla = t.mla and mla_config(t.mla, 2),
+        gqa = t.gqa and gqa_config(t.gqa, level),
+        mla = t.mla and mla_config(t.mla, level),
         balance = balance_options(t.gqa),
-        gdn = t.gdn and gdn_config(t.gdn, 2),
+        gdn = t.gdn and gdn_config(t.gdn, level),
         mlp = t.mlp and { width = t.mlp.width },
-        routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, 2),
+        moe = t.moe and moe_config(t.moe, t.mlp ~= nil, level),
+        routes = args.one_of("model", "routes", t.routes or "prebuilt", ROUTES, level),
+        exchange = exchange_options(t.exchange or {}, level),
         eps = t.eps or 1e-6,
+        tied = t.tied or false,
     }, Model)
     for _, kind in ipairs(schedules.kinds) do
         check_layouts(kind, t[kind] and t[kind].layouts,
-            model.policy[policies.where { kind = kind }], 2)
+            model.policy[policies.where { kind = kind, cp_mode = modes[kind] }], level)
     end
-    check_a2a(model, "gqa", 2)
-    check_a2a(model, "mla", 2)
-    try_layers(model, 2)
+    check_a2a(model, "gqa", level)
+    check_a2a(model, "mla", level)
+    try_layers(model, level)
     return model
 end
 
@@ -201,7 +253,15 @@ end
 
 --- The steps of its forward pass at a given cp.
 function Model:steps(cp)
-    return policies.steps(self.policy, self.schedule, cp, self.mlp ~= nil)
+    return policies.steps(self.policy, self.schedule, cp, function(i) return self:ffn(i) end)
+end
+
+--- The kind of the feed-forward network of layer i, from 0: "mlp", "moe" or nil.
+function Model:ffn(i)
+    if self.moe and i >= self.moe.first_layer then
+        return "moe"
+    end
+    return self.mlp and "mlp" or nil
 end
 
 -- Most work over mean work, of groups of ranks that share theirs.
@@ -248,17 +308,17 @@ local function flat(prefix, t, out)
     end
 end
 
---- A text that is equal exactly for models with the same numbers: all but policy, routes and
--- cp_modes.
+--- A text that is equal exactly for models with the same numbers: all but policy, cp_modes,
+-- routes and exchange.
 function Model:signature()
     local out = { "schedule=" .. self.schedule:describe() }
     for i, layer in ipairs(self.schedule.layers) do
         if layer.window then out[#out + 1] = ("layers.%d.window=%d"):format(i - 1, layer.window) end
     end
-    for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps" } do
+    for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps", "tied" } do
         out[#out + 1] = ("%s=%s"):format(name, exact(self[name]))
     end
-    for _, name in ipairs { "gqa", "mla", "gdn", "mlp" } do
+    for _, name in ipairs { "gqa", "mla", "gdn", "mlp", "moe" } do
         flat(name .. ".", self[name] or {}, out)
     end
     return table.concat(out, " ")
@@ -275,6 +335,39 @@ function Model:with(fields)
     end
     return copy
 end
+
+-- The numbers of a layer's parameters.
+local function count(model, kind, config)
+    return parameters.count(layers.create(kind, config, model.dtype))
+end
+
+-- Numbers of one network's experts that a token does not use.
+local function idle(model)
+    local moe = model.moe
+    return (moe.experts - moe.top_k) * 3 * model.hidden * moe.width
+end
+
+--- How many numbers the parameters are, in all and as a token uses them (the table of the
+-- embedding and the head included); nothing is allocated.
+-- @treturn number total
+-- @treturn number active
+function Model:n_parameters()
+    local norm = { hidden = self.hidden, eps = self.eps }
+    local per_norm = count(self, "norm", norm)
+    local total, unused = per_norm + (self.tied and 1 or 2) * self.vocab * self.hidden, 0
+    for i, layer in ipairs(self.schedule.layers) do
+        local ffn = self:ffn(i - 1)
+        local mixer = layers.mixer_config(self, layer.kind, layer)
+        total = total + per_norm + count(self, layer.kind, mixer)
+        if ffn then
+            total = total + per_norm + count(self, ffn, layers.ffn_config(self, ffn))
+            unused = unused + (ffn == "moe" and idle(self) or 0)
+        end
+    end
+    return total, total - unused
+end
+
+require "cplab.presets"(M)
 
 return setmetatable(M, {
     __call = function(_, t)

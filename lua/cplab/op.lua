@@ -7,7 +7,9 @@
 -- @usage local o, hT = cplab.op.gdn(q, k, v, g, beta, { cu_seqlens = { 0, 13, 40 } })
 local M = {}
 
-for _, part in ipairs { "norm", "pointwise", "conv1d", "gdn", "gqa", "dense" } do
+for _, part in ipairs {
+    "norm", "pointwise", "conv1d", "gdn", "gqa", "dense", "moe", "optimizer",
+} do
     for name, op in pairs(require("cplab.op." .. part)) do
         M[name] = op
     end

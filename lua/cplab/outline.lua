@@ -32,28 +32,40 @@ local function mode_of(model, layer)
         .. (config.window > 0 and " in a window of " .. config.window or "")
 end
 
--- The modes of the layers of a kind and how many have each, "GQA p2p (2), a2a (1)".
-local function modes(model, kind)
-    local counts, order = {}, {}
+-- The different texts that the layers of a kind give, in order, and how many give each.
+local function tally(model, kind, text_of)
+    local order, counts = {}, {}
     for _, layer in ipairs(model.schedule.layers) do
         if layer.kind == kind then
-            local name = mode_of(model, layer)
-            order[#order + 1] = not counts[name] and name or nil
-            counts[name] = (counts[name] or 0) + 1
+            local text = text_of(layer)
+            order[#order + 1] = not counts[text] and text or nil
+            counts[text] = (counts[text] or 0) + 1
         end
     end
-    for i, name in ipairs(order) do
-        order[i] = ("%s (%d)"):format(name, counts[name])
-    end
-    return #order > 0 and kind:upper() .. " " .. table.concat(order, ", ") or nil
+    return order, counts
 end
 
-local function all_modes(model)
+-- "GQA p2p (2), a2a (1); GDN chunkwise (3)".
+local function modes(model)
     local words = {}
     for _, kind in ipairs(schedules.kinds) do
-        words[#words + 1] = modes(model, kind)
+        local names, counts = tally(model, kind, function(layer) return mode_of(model, layer) end)
+        for i, name in ipairs(names) do names[i] = ("%s (%d)"):format(name, counts[name]) end
+        words[#words + 1] = #names > 0 and kind:upper() .. " " .. table.concat(names, ", ") or nil
     end
     return table.concat(words, "; ")
+end
+
+-- "model contiguous, GQA zigzag, GDN contiguous": where the layers of each kind run.
+local function places(model)
+    local words = { "model " .. model.policy.live }
+    for _, kind in ipairs(schedules.kinds) do
+        local names = tally(model, kind,
+            function(layer) return model.policy[policies.where(layer)] end)
+        words[#words + 1] = #names > 0 and kind:upper() .. " " .. table.concat(names, " and ")
+            or nil
+    end
+    return table.concat(words, ", ")
 end
 
 -- What a balanced layout is bought with.
@@ -64,7 +76,31 @@ local function add_report(lines, layout)
     return lines
 end
 
---- Lines about stream, schedule, layouts, balance and conversions.
+local function in_words(n)
+    for _, unit in ipairs { { 1e9, "billion" }, { 1e6, "million" } } do
+        if n >= unit[1] then return ("%.2f %s"):format(n / unit[1], unit[2]) end
+    end
+    return ("%d"):format(n)
+end
+
+-- How large the model is, and what of a published one it lacks.
+local function add_notes(lines, model)
+    local total, active = model:n_parameters()
+    lines[#lines + 1] = "parameters   " .. in_words(total)
+        .. (active < total and (", of which a token uses %s"):format(in_words(active)) or "")
+    local moe = model.moe
+    if moe then
+        lines[#lines + 1] = ("experts      %d of width %d, %d a token; shared width %d"):format(
+            moe.experts, moe.width, moe.top_k, moe.shared_width)
+            .. (moe.first_layer > 0 and ("; from layer %d on"):format(moe.first_layer) or "")
+    end
+    for _, note in ipairs(model.notes or {}) do
+        lines[#lines + 1] = "note         " .. note
+    end
+    return lines
+end
+
+--- Lines about stream, schedule, layouts, balance, conversions and size.
 -- @tparam table stream
 -- @tparam table model
 -- @tparam number cp
@@ -76,15 +112,16 @@ function M.lines(stream, model, cp)
     local row_bytes = model.hidden * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
     local lines = {
         "stream       " .. stream:describe(),
-        ("schedule     %s  (G: GDN, *: GQA; %d layers)"):format(model.schedule:describe(),
-            model.schedule:count()),
-        "modes        " .. all_modes(model),
-        ("layouts      model %s, GQA %s, GDN %s"):format(policy.live, policy.gqa, policy.gdn),
+        ("schedule     %s  (%s; %d layers)"):format(model.schedule:describe(),
+            schedules.legend, model.schedule:count()),
+        "modes        " .. modes(model),
+        "layouts      " .. places(model),
         ("imbalance    %.3f of attention work"):format(model:attention_imbalance(layouts)),
         ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
             :format(n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages),
     }
-    return layouts.gqa.kind == "balanced" and add_report(lines, layouts.gqa) or lines
+    if layouts.gqa.kind == "balanced" then add_report(lines, layouts.gqa) end
+    return add_notes(lines, model)
 end
 
 return M

@@ -3,6 +3,7 @@
 -- drawn from (seed, name, element): they do not depend on ranks or layouts.
 -- @classmod cplab.parameters
 local clib = require "clib"
+local optimizers = require "cplab.optimizer"
 local rows = require "cplab.rows"
 local C, ffi = clib.C, clib.ffi
 
@@ -15,12 +16,20 @@ local function elements_of(info)
     return tonumber(info.shape[0] * (info.n_dims == 2 and info.shape[1] or 1))
 end
 
+--- How many numbers the parameters of a layer are.
+-- @param ptr a `cpl_layer *`
+function M.count(ptr)
+    local n = 0
+    for i = 0, C.cpl_layer_n_params(ptr) - 1 do
+        n = n + elements_of(C.cpl_layer_param(ptr, i))
+    end
+    return n
+end
+
 local function count(layers)
     local n = 0
     for _, layer in ipairs(layers) do
-        for i = 0, C.cpl_layer_n_params(layer.ptr) - 1 do
-            n = n + elements_of(C.cpl_layer_param(layer.ptr, i))
-        end
+        n = n + (layer.tied_to and 0 or M.count(layer.ptr))
     end
     return n
 end
@@ -41,6 +50,7 @@ local function bind(self, layer, at)
             name = layer.name .. "." .. ffi.string(info.name),
             layer = layer.ptr, index = i,
             weight = view(self.weights), grad = view(self.grads),
+            at = at, n = elements_of(info), decays = optimizers.decays(info.n_dims),
         }
         self.list[#self.list + 1] = entry
         weights[i], grads[i] = entry.weight, entry.grad
@@ -50,10 +60,22 @@ local function bind(self, layer, at)
     return at
 end
 
+-- A tied layer has the only parameter of another one, and adds to its gradient.
+local function bind_tied(self, layer)
+    for _, entry in ipairs(self.list) do
+        if entry.layer == layer.tied_to.ptr then
+            local weight = ffi.new("cpl_tensor *[1]", entry.weight)
+            local grad = ffi.new("cpl_tensor *[1]", entry.grad)
+            clib.check(C.cpl_layer_bind(layer.ptr, weight, grad))
+        end
+    end
+end
+
 --- Takes memory for the parameters of layers and binds them.
 -- @param comm a `cpl_comm *`
 -- @tparam string dtype
--- @tparam {table,...} layers in order: { name =, ptr = cpl_layer * }
+-- @tparam {table,...} layers in order: { name =, ptr = cpl_layer *, tied_to = an earlier one or
+-- nil }
 function M.new(comm, dtype, layers)
     local n = count(layers)
     local self = setmetatable({
@@ -62,14 +84,19 @@ function M.new(comm, dtype, layers)
     }, Parameters)
     local at = 0
     for _, layer in ipairs(layers) do
-        at = bind(self, layer, at)
+        if layer.tied_to then
+            bind_tied(self, layer)
+        else
+            at = bind(self, layer, at)
+        end
     end
     return self
 end
 
---- The parameters become those of a seed. Drawing costs more than copying, so the first values
--- are kept for the next time.
+--- The parameters become those of a seed, and training begins anew. Drawing costs more than
+-- copying, so the first values are kept for the next time.
 function Parameters:draw(seed)
+    optimizers.forget(self)
     if self.drawn_seed == seed then
         clib.check(C.cpl_tensor_copy(self.weights, self.drawn))
         return
@@ -82,8 +109,9 @@ function Parameters:draw(seed)
     self.drawn_seed = seed
 end
 
---- The values of other parameters, of the same layers, become these.
+--- The values of other parameters, of the same layers, become these, and their moments too.
 function Parameters:take(other)
+    optimizers.take(self, other)
     clib.check(C.cpl_tensor_copy(self.weights, other.weights))
 end
 
@@ -95,11 +123,6 @@ end
 --- The gradients become 0.
 function Parameters:zero_gradients()
     C.cpl_tensor_fill(self.grads, 0)
-end
-
---- Plain stochastic gradient descent: w -= lr * gradient.
-function Parameters:sgd(kernels, lr)
-    rows.accumulate(kernels, self.grads, self.weights, -lr)
 end
 
 return M

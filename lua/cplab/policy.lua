@@ -89,7 +89,7 @@ function M.layouts(policy, stream, group, balance)
 end
 
 --- Which of a policy's layouts a layer runs in: that of its kind, MLA in that of GQA, or where the
--- model lives if it takes any (a2a): nothing is planned around those.
+-- model lives if it takes any (a2a, headwise): nothing is planned around those.
 -- @tparam table layer of a schedule: kind, cp_mode
 -- @treturn string "live", "gqa" or "gdn"
 function M.where(layer)
@@ -97,13 +97,14 @@ function M.where(layer)
     return schedules.is_attention(layer.kind) and "gqa" or layer.kind
 end
 
---- The steps of a forward pass, in order: { op = "convert" | "mixer" | "mlp", layer =, ... }.
+--- The steps of a forward pass, in order: { op = , layer =, ... } with op "convert", "mixer", and
+-- "mlp" or "moe".
 -- A convert step names the layouts that it goes between. At cp 1 there is nothing to convert.
 -- @tparam table policy of M.resolve
 -- @tparam table schedule
 -- @tparam number cp
--- @tparam boolean has_mlp
-function M.steps(policy, schedule, cp, has_mlp)
+-- @tparam function ffn of a layer, from 0: "mlp", "moe" or nil
+function M.steps(policy, schedule, cp, ffn)
     local steps = {}
     local function add(step)
         steps[#steps + 1] = step
@@ -118,8 +119,8 @@ function M.steps(policy, schedule, cp, has_mlp)
         if converts then
             add { op = "convert", layer = i - 1, from = there, to = policy.live, back = true }
         end
-        if has_mlp then
-            add { op = "mlp", layer = i - 1, layout = policy.live }
+        if ffn(i - 1) then
+            add { op = ffn(i - 1), layer = i - 1, layout = policy.live }
         end
     end
     return steps

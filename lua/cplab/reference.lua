@@ -1,8 +1,10 @@
 --- The reference of a case: the same model on one rank, in the contiguous layout.
 -- Rank 0 computes what is missing and leaves it in the store of the process, so that all ranks,
--- and all later cases with the same model and stream, read it there.
+-- and all later cases with the same model and stream, read it there. Where ranks are processes,
+-- those whose store lacks it get its bytes.
 -- @module cplab.reference
 local clib = require "clib"
+local optimizers = require "cplab.optimizer"
 local parity = require "cplab.parity"
 local steps = require "cplab.steps"
 local C, ffi = clib.C, clib.ffi
@@ -57,6 +59,7 @@ local function make_once(self, key, n, part, text)
         clib.check(C.cpl_store_put(key, kept, #kept))
     end
     clib.check(C.cpl_comm_barrier(self.comm))
+    clib.check(C.cpl_store_share(self.comm, key))
 end
 
 --- Collective. One step with its gradients, for cplab.parity.
@@ -81,16 +84,18 @@ end
 
 --- Collective. The loss of each of several steps.
 -- @tparam table self a lab
--- @tparam table options iters, backward, optimizer, lr
+-- @tparam table options iters, backward
+-- @tparam table settings of an optimizer (cplab.optimizer), or empty
 -- @treturn {number,...}
-function M.losses(self, options)
-    local key = key_of(self, ("losses %d %s %s %s"):format(options.iters,
-        tostring(options.backward), tostring(options.optimizer), tostring(exact(options.lr))),
-        options.iters)
+function M.losses(self, options, settings)
+    local key = key_of(self, ("losses %d %s %s"):format(options.iters,
+        tostring(options.backward), optimizers.text(settings)), options.iters)
+    local step = { backward = options.backward }
+    for name, value in pairs(settings) do step[name] = value end
     local stack, made = nil, {}
     make_once(self, key, options.iters, function(i)
         stack = reference_stack(self, i - 1, stack)
-        made[i] = exact(stack:step(options))
+        made[i] = exact(stack:step(step))
     end, function() return table.concat(made, " ") end)
     local box, losses = clib.box "size_t", {}
     local text = C.cpl_store_get(key, box)

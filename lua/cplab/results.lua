@@ -28,7 +28,8 @@ M.metrics = {
 
 local check_order = { "name", "passed", "value", "bound" }
 local env_order = {
-    "version", "commit", "cpu", "cores", "transport", "device", "dtype", "seed", "luajit", "blas",
+    "version", "commit", "cpu", "cores", "transport", "processes", "device", "dtype", "seed",
+    "luajit", "blas",
 }
 
 local function encode_metrics(metrics)

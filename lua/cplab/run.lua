@@ -21,9 +21,11 @@ local function is_terminal(fd)
     return C.cpl_host_is_terminal(fd)
 end
 
---- Whether results on stdout may have colour.
+--- Whether results on stdout may have colour. What a process under mpirun takes for a terminal may
+-- end in a file.
 function M.colour()
-    return is_terminal(1) and os.getenv "NO_COLOR" == nil and os.getenv "TERM" ~= "dumb"
+    return C.cpl_host_n_processes() == 0 and is_terminal(1) and os.getenv "NO_COLOR" == nil
+        and os.getenv "TERM" ~= "dumb"
 end
 
 local function options_of(chosen, arguments)
@@ -213,6 +215,17 @@ local function execute(chosen, arguments)
     return verdict(all, outputs)
 end
 
+-- Where ranks are processes, there are no more of them than mpirun started.
+local function check_ranks(arguments)
+    local _, processes = environment.transport()
+    if processes and arguments.ranks and arguments.ranks > processes then
+        return nil, ("run: --ranks is %d, but mpirun started %d process%s"):format(arguments.ranks,
+            processes, processes == 1 and "" or "es")
+    end
+    arguments.processes = processes
+    return true
+end
+
 --- Runs an experiment as the command line asks.
 -- @tparam table arguments as cplab.cli parses them
 -- @treturn number exit status
@@ -223,6 +236,8 @@ function M.run(arguments)
     end
     local distinct, clash = results.distinct(named_outputs(arguments), arguments.file)
     if not distinct then say(clash) return 2 end
+    local enough, too_few = check_ranks(arguments)
+    if not enough then say(too_few) return 2 end
     local chosen, message = selection.new(arguments)
     if not chosen then say(message) return 2 end
     require("cplab.corpus").notify = say

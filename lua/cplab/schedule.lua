@@ -13,22 +13,30 @@ local M = {}
 
 -- What a layer of each kind may be told. Sizes are integers; which go together, C knows. One that
 -- moves heads instead of rows takes any layout: it runs where the model lives.
-local ATTENTION = { cp_modes = { "gather", "p2p", "a2a", "a2a+p2p" },
-    takes_any_layout = { a2a = true }, options = { "cp_mode", "window", "a2a" } }
+local function attention(symbol)
+    return { symbol = symbol, cp_modes = { "gather", "p2p", "a2a", "a2a+p2p" },
+        takes_any_layout = { a2a = true }, options = { "cp_mode", "window", "a2a" },
+        is_attention = true }
+end
 local KINDS = {
-    gqa = ATTENTION,
-    mla = ATTENTION,
-    gdn = { cp_modes = { "chunkwise" }, takes_any_layout = {}, options = { "cp_mode" } },
+    gqa = attention "*",
+    mla = attention "L",
+    gdn = { symbol = "G", cp_modes = { "chunkwise", "headwise" },
+        takes_any_layout = { headwise = true }, options = { "cp_mode" } },
 }
-local SYMBOLS = { ["*"] = "gqa", L = "mla", G = "gdn" }
-local SYMBOL_OF = { gqa = "*", mla = "L", gdn = "G" }
 
 --- The kinds of layers that a schedule may hold.
 M.kinds = { "gqa", "mla", "gdn" }
 
+local KIND_OF = {} -- by symbol
+for kind, about in pairs(KINDS) do KIND_OF[about.symbol] = kind end
+
+--- What the symbols of patterns mean.
+M.legend = "G: GDN, *: GQA, L: MLA"
+
 --- Whether queries of a kind of layer meet keys: it runs where GQA runs.
 function M.is_attention(kind)
-    return KINDS[kind] == ATTENTION
+    return KINDS[kind].is_attention == true
 end
 
 --- The names of the cp_modes of a kind; the first is the default.
@@ -127,17 +135,17 @@ function M.pattern(pattern, n_layers)
     for i = 1, n_layers do
         local at = (i - 1) % #pattern + 1
         local symbol = pattern:sub(at, at)
-        if not SYMBOLS[symbol] then
-            error(("schedule.pattern: unknown symbol '%s' in '%s' (G: GDN, *: GQA, L: MLA)"):format(
-                symbol, pattern), 2)
+        if not KIND_OF[symbol] then
+            error(("schedule.pattern: unknown symbol '%s' in '%s' (%s)"):format(symbol, pattern,
+                M.legend), 2)
         end
-        layers[i] = layer_of("schedule.pattern", SYMBOLS[symbol], 2)
+        layers[i] = layer_of("schedule.pattern", KIND_OF[symbol], 2)
     end
     return new(layers)
 end
 
---- The same layers, each with a cp_mode: its own, or that of its kind.
--- @tparam table modes by kind
+--- A copy in which every layer has a cp_mode: its own, or that of its kind.
+-- @tparam table modes cp_mode by kind
 function Schedule:with_modes(modes)
     local layers = {}
     for i, layer in ipairs(self.layers) do
@@ -169,7 +177,7 @@ end
 function Schedule:describe()
     local symbols = {}
     for i, layer in ipairs(self.layers) do
-        symbols[i] = SYMBOL_OF[layer.kind]
+        symbols[i] = KINDS[layer.kind].symbol
     end
     return table.concat(symbols)
 end

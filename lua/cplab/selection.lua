@@ -49,14 +49,15 @@ local function choose_cases(self, arguments)
     if not cases then return nil, message end
     cases, message = sweep.only(cases, self.sweep, arguments.only or {})
     if not cases then return nil, message end
-    local reasons, n = sweep.reasons(self.script, cases, arguments.ranks)
+    local reasons, n = sweep.reasons(self.script, cases, arguments.ranks,
+        arguments.processes)
     if not reasons then return nil, n end
     self.cases, self.reasons, self.n_runs = cases, reasons, n
     return self
 end
 
 --- Loads a script and chooses cases.
--- @tparam table arguments file, set, only, ranks, dtype
+-- @tparam table arguments file, set, only, ranks, processes, dtype
 -- @treturn ?table file, script, sweep, params, dtype, axes, cases, reasons (by case), n_runs
 -- @treturn ?string the sentence
 function M.new(arguments)

@@ -1,11 +1,12 @@
 --- A stack: a model made live on one rank for one stream.
 -- Everything that thinks happens in `new`: layouts, routes, plans, layers and memory. A step
--- only walks the list. Per mixer x = x + back(mixer(to(norm(x)))), then x = x + mlp(norm(x));
+-- only walks the list. Per mixer x = x + back(mixer(to(norm(x)))), then x = x + ffn(norm(x));
 -- the backward pass walks the same blocks in reverse. Layers count from 0 in names.
 -- @classmod cplab.stack
 local clib = require "clib"
 local conversion = require "cplab.conversion"
 local layers = require "cplab.layers"
+local optimizers = require "cplab.optimizer"
 local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
 local rows = require "cplab.rows"
@@ -36,15 +37,17 @@ local function make_block(self, i, layer)
     local model, name, kind = self.model, "layers." .. i, layer.kind
     local where = policies.where(layer)
     local block = {
-        index = i, kind = kind, where = where, name = name .. "." .. kind,
+        index = i, where = where, name = name .. "." .. kind,
         norm = make_norm(self, name .. ".norm1"),
         mixer = make_layer(self, name .. "." .. kind, self.layouts[where], kind,
             layers.mixer_config(model, kind, layer)),
     }
-    if model.mlp then
+    local ffn = model:ffn(i)
+    if ffn then
         block.mlp_norm = make_norm(self, name .. ".norm2")
-        block.mlp = make_layer(self, name .. ".mlp", self.layouts.live, "mlp",
-            { hidden = model.hidden, width = model.mlp.width })
+        block.mlp = make_layer(self, name .. "." .. ffn, self.layouts.live, ffn,
+            layers.ffn_config(model, ffn))
+        block.is_moe = ffn == "moe"
     end
     return block
 end
@@ -59,14 +62,18 @@ local function make_layers(self)
     self.final_norm = make_norm(self, "final_norm")
     self.head = make_layer(self, "head", self.layouts.live, "linear",
         { ["in"] = model.hidden, out = model.vocab })
+    self.head.tied_to = model.tied and self.embedding or nil
 end
 
 -- Layers that run in one layout share a place, and with it their routes.
 local function prepare_layers(self)
     for _, layer in ipairs(self.layers) do
         local layout = layer.layout
-        self.places[layout] = self.places[layout] or clib.create("cpl_place",
-            C.cpl_place_destroy, 1, C.cpl_place_create, self.comm, layout._ptr)
+        if not self.places[layout] then
+            self.places[layout] = clib.create("cpl_place", C.cpl_place_destroy, 1,
+                C.cpl_place_create, self.comm, layout._ptr)
+            if self.recompute then C.cpl_place_share_kept(self.places[layout]) end
+        end
         check(C.cpl_layer_prepare(layer.ptr, layer.name, self.places[layout]))
     end
 end
@@ -86,23 +93,27 @@ local function make_conversions(self)
     end
 end
 
--- What backward reads is kept per block; the rest is scratch that all blocks share.
+-- What backward reads is kept per block, or with `recompute` its input alone; the rest is scratch
+-- that all blocks share.
 local function make_activations(self)
     local live = self.layouts.live
     local function there(where)
         local c = self.conversions[where]
         local layout = self.layouts[where]
         return { y = hidden_rows(self, layout), dh = hidden_rows(self, layout),
-            dy = c and hidden_rows(self, layout) }
+            dy = c and hidden_rows(self, layout), h = self.recompute and hidden_rows(self, layout) }
     end
+    local shared
     self.x = {}
     for i, block in ipairs(self.blocks) do
         self.x[i] = hidden_rows(self, live)
-        block.h = hidden_rows(self, self.layouts[block.where])
-        if block.mlp then
-            block.mid, block.mlp_h = hidden_rows(self, live), hidden_rows(self, live)
-        end
         self.there[block.where] = self.there[block.where] or there(block.where)
+        block.h = self.there[block.where].h or hidden_rows(self, self.layouts[block.where])
+        if block.mlp then
+            shared = shared or { mid = hidden_rows(self, live), h = hidden_rows(self, live) }
+            block.mid, block.mlp_h = shared.mid, shared.h
+            shared = self.recompute and shared or nil
+        end
     end
     self.x[#self.x + 1] = hidden_rows(self, live)
     for _, name in ipairs { "h", "y", "d", "dh", "t", "final_h" } do
@@ -114,7 +125,8 @@ local function make_activations(self)
 end
 
 --- Collective. Makes a model live.
--- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), faults
+-- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), recompute
+-- ("layer": blocks keep their input alone, and backward runs each forward again), faults
 -- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift =, drop_merge =, .. }: see
 -- cplab.faults)
 function M.new(t)
@@ -126,7 +138,7 @@ function M.new(t)
         layouts = policies.layouts(t.model.policy, t.stream, { cp = t.cp, tp = t.tp },
             t.model.balance),
         layers = {}, places = {}, blocks = {}, conversions = {}, there = {},
-        lazy = t.model.routes == "lazy",
+        lazy = t.model.routes == "lazy", recompute = t.recompute,
     }, Stack)
     make_layers(self)
     self.parameters = parameters.new(self.comm, self.dtype, self.layers)
@@ -151,7 +163,8 @@ local function backward(layer, dy, dx)
     check(C.cpl_layer_backward(layer.ptr, dy, dx), 2)
 end
 
-local function mixer_forward(self, block, x)
+-- `pass` is what conversions count for: a block that runs again does so in the backward pass.
+local function mixer_forward(self, block, x, pass)
     local c, there = self.conversions[block.where], self.there[block.where]
     local h = c and not c.in_place and self.h or block.h
     forward(block.norm, x, h)
@@ -159,17 +172,17 @@ local function mixer_forward(self, block, x)
         forward(block.mixer, block.h, there.y)
         return there.y
     end
-    c:to(h, block.h, "fwd")
+    c:to(h, block.h, pass)
     forward(block.mixer, block.h, there.y)
     local y = c.in_place and there.y or self.y
-    self:convert_back(block, c, there.y, y)
+    self:convert_back(block, c, there.y, y, pass)
     check(C.cpl_trace_check(y, self.layouts.live._ptr, self.rank, block.name .. " (output)"))
     return y
 end
 
-local function block_forward(self, block, x, out)
+local function block_forward(self, block, x, out, pass)
     local mid = block.mlp and block.mid or out
-    rows.add(self.kernels, x, mixer_forward(self, block, x), mid)
+    rows.add(self.kernels, x, mixer_forward(self, block, x, pass), mid)
     if block.mlp then
         forward(block.mlp_norm, mid, block.mlp_h)
         forward(block.mlp, block.mlp_h, self.y)
@@ -182,7 +195,7 @@ function Stack:forward()
     forward(self.embedding, self.tokens, self.x[1])
     self:swap_runs(self.x[1])
     for i, block in ipairs(self.blocks) do
-        block_forward(self, block, self.x[i], self.x[i + 1])
+        block_forward(self, block, self.x[i], self.x[i + 1], "fwd")
     end
     forward(self.final_norm, self.x[#self.x], self.final_h)
     forward(self.head, self.final_h, self.logits)
@@ -230,6 +243,9 @@ function Stack:backward()
     backward(self.head, self.dlogits, self.dh)
     backward(self.final_norm, self.dh, self.d)
     for i = #self.blocks, 1, -1 do
+        if self.recompute then
+            block_forward(self, self.blocks[i], self.x[i], self.t, "bwd")
+        end
         block_backward(self, self.blocks[i], self.d)
     end
     backward(self.embedding, self.d, nil)
@@ -237,16 +253,17 @@ function Stack:backward()
 end
 
 --- Collective. One step; returns the loss.
--- @tparam table options backward (boolean), optimizer ("sgd" or nil), lr
+-- @tparam table options backward (boolean), and the settings of an optimizer (cplab.optimizer)
 function Stack:step(options)
     self.parameters:zero_gradients()
     self:forward()
     local loss = self:loss()
     if options.backward then
         self:backward()
+        self.grad_norm = optimizers.norm(self.parameters, self.kernels)
     end
-    if options.optimizer == "sgd" then
-        self.parameters:sgd(self.kernels, options.lr)
+    if options.optimizer then
+        optimizers.update(self.parameters, self.kernels, options, self.grad_norm)
     end
     for _, c in pairs(self.conversions) do
         c:end_step()

@@ -38,11 +38,11 @@ function M.stream_at(lab, step)
 end
 
 --- Collective. A stack for a stream, with the parameters of the one before.
--- @tparam ?table old the stack before; returned where it has the same stream
+-- @tparam ?table old the stack before; returned where it has the same stream and recomputation
 -- @tparam table stream
 -- @tparam table fields what cplab.stack.new takes beside the stream
 function M.stack_for(old, stream, fields)
-    if old and old.stream == stream then
+    if old and old.stream == stream and old.recompute == fields.recompute then
         return old
     end
     local t = { stream = stream }
@@ -61,6 +61,7 @@ function M.stack_at(lab, step)
     lab.stream = M.stream_at(lab, step)
     lab.stack = M.stack_for(lab.stack, lab.stream, {
         model = lab.model, comm = lab.comm, cp = lab.cp, tp = lab.tp, faults = lab.options.faults,
+        recompute = lab.recompute,
     })
     return lab.stack
 end
@@ -84,7 +85,7 @@ end
 
 --- Collective. Runs warm-up steps and then the measured ones, from the initial parameters.
 -- @tparam table lab
--- @tparam table options iters, warmup, backward, optimizer, lr
+-- @tparam table options iters, warmup, backward, and the settings of an optimizer
 -- @tparam boolean traced
 -- @treturn table stack (of the last step), records and losses (one a measured step), trace
 -- { wrong_rows (this rank's), first (cpl_first_wrong) }

@@ -248,9 +248,12 @@ function M.n_ranks(case)
     return case.cp * case.tp
 end
 
-local function reason_to_skip(experiment, case, ranks)
-    if ranks and M.n_ranks(case) > ranks then
-        return ("needs %d ranks, --ranks is %d"):format(M.n_ranks(case), ranks)
+local function reason_to_skip(experiment, case, ranks, processes)
+    local n = M.n_ranks(case)
+    if ranks and n > ranks then
+        return ("needs %d ranks, --ranks is %d"):format(n, ranks)
+    elseif processes and n > processes then
+        return ("needs %d ranks, mpirun started %d"):format(n, processes)
     end
     local skip = experiment.skip and experiment.skip(case)
     if type(skip) == "string" then return skip end
@@ -259,12 +262,13 @@ end
 
 --- Divides cases into those that run and those that do not.
 -- @tparam ?number ranks what `--ranks` gives; nil: as many as the largest case needs
+-- @tparam ?number processes what mpirun started
 -- @treturn ?table reasons by case: a string where the case is skipped
 -- @treturn string|number the sentence, or how many cases run
-function M.reasons(experiment, cases, ranks)
+function M.reasons(experiment, cases, ranks, processes)
     local reasons, n = {}, 0
     for _, case in ipairs(cases) do
-        local ok, reason = pcall(reason_to_skip, experiment, case, ranks)
+        local ok, reason = pcall(reason_to_skip, experiment, case, ranks, processes)
         if not ok then return nil, tostring(reason) end
         reasons[case] = reason
         if not reason then n = n + 1 end

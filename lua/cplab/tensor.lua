@@ -16,6 +16,7 @@ local M = {}
 
 local dtype_names = { "f64", "f32", "bf16", "i64", "i32" }
 local dtype_ctypes = { f64 = "double *", f32 = "float *", i64 = "int64_t *", i32 = "int32_t *" }
+local memory -- whose comm's memory new tensors take; nil: the heap
 local names_by_value = {}
 for _, name in ipairs(dtype_names) do names_by_value[tonumber(clib.dtypes[name])] = name end
 
@@ -24,8 +25,15 @@ local function create(who, shape, dtype, level)
     args.one_of(who, "dtype", dtype, dtype_names, level + 1)
     local dims = ffi.new("int64_t[?]", #shape, shape)
     local ptr = clib.create("cpl_tensor", C.cpl_tensor_destroy, level + 1,
-        C.cpl_tensor_create, clib.dtypes[dtype], #shape, dims, nil)
+        C.cpl_tensor_create, clib.dtypes[dtype], #shape, dims, memory)
     return setmetatable({ _ptr = ptr }, Tensor)
+end
+
+--- Where this Lua state's new tensors lie from now on: a rank's do in the memory of its group,
+-- which peers reach fastest.
+-- @param comm a `cpl_comm *`, which must outlive them; nil: the heap
+function M.live_in(comm)
+    memory = comm
 end
 
 --- A tensor of zeros.

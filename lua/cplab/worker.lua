@@ -1,4 +1,4 @@
---- What every rank thread of a case runs.
+--- What every rank of a case runs.
 --
 -- The host calls this module's function with the rank's comm and one string, the case as
 -- `case_run` encoded it. The script is loaded again here, since a rank has a Lua state of its own;
@@ -37,6 +37,7 @@ return function(comm, payload)
     local job = buffer.decode(payload)
     local script, message = experiment.load(job.file)
     if not script then error(message, 0) end
+    require("cplab.tensor").live_in(comm)
     local lab = require("cplab.lab").new {
         experiment = script, case = job.case, comm = comm, options = job.options,
     }

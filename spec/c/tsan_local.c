@@ -1,8 +1,9 @@
 /*
  * tsan_local.c: hammers the local transport without Lua: transfers, swaps,
- * sums, collectives and every way to end, with 1 to 8 threads. Built with
- * CPLAB_SANITIZE=thread it proves that ranks never race; built with address,
- * that no rank touches memory that its owner gave up. Every byte is checked.
+ * sums, collectives, exchanges by every method, and every way to end, with 1 to
+ * 8 threads. Built with CPLAB_SANITIZE=thread it proves that ranks never race;
+ * built with address, that no rank touches memory that its owner gave up. Every
+ * byte is checked.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
@@ -137,8 +138,14 @@ static rows *rows_create(const cpl_comm *comm, int round, cpli_combine combine)
             if (in > 0)
                 r->receives[n_receives++] = receive;
         }
-    r->transfer = (cpli_transfer){r->src,  r->dst,     r->sends, r->receives,
-                                  n_sends, n_receives, combine,  CPL_I64};
+    r->transfer = (cpli_transfer){.src = r->src,
+                                  .dst = r->dst,
+                                  .sends = r->sends,
+                                  .receives = r->receives,
+                                  .n_sends = n_sends,
+                                  .n_receives = n_receives,
+                                  .combine = combine,
+                                  .dtype = CPL_I64};
     return r;
 }
 
@@ -209,8 +216,13 @@ static void swaps(cpl_world *world, cpl_comm *comm, int round)
         }
         memset(data + mine, 1 + comm->rank * 8 + peer, (size_t)bytes);
     }
-    cpli_transfer transfer = {data, data, pieces,    pieces,
-                              n,    n,    CPLI_SWAP, CPL_I32};
+    cpli_transfer transfer = {.src = data,
+                              .dst = data,
+                              .sends = pieces,
+                              .receives = pieces,
+                              .n_sends = n,
+                              .n_receives = n,
+                              .combine = CPLI_SWAP};
     check(cpli_transfer_start(comm, &transfer) == CPL_OK, "start", comm);
     check(cpli_transfer_finish(comm, &transfer) == CPL_OK, "finish", comm);
     bool ok = true;
@@ -263,6 +275,160 @@ static void collectives(cpl_world *world, cpl_comm *comm, int round)
     bool fails = round % 3 == 0 && comm->rank == round % comm->size;
     cpl_status agreed = cpl_comm_agree(comm, fails ? CPL_MEMORY : CPL_OK);
     check(agreed == (round % 3 == 0 ? CPL_MEMORY : CPL_OK), "agree", comm);
+}
+
+/* ---- exchanges ---- */
+
+enum { WIDTH = 3 };
+
+/* What a transport without shared memory, or without all-to-all, offers. */
+static bool offers_no_pull(const cpl_comm *comm, cpli_way way)
+{
+    (void)comm;
+    return way != CPLI_PULL;
+}
+
+static bool offers_messages(const cpl_comm *comm, cpli_way way)
+{
+    (void)comm;
+    return way == CPLI_MESSAGES;
+}
+
+/* A partition's rows on this rank: each element tells position and column. */
+typedef struct shard {
+    cpl_layout *layout;
+    int64_t n;
+    int64_t *positions;
+} shard;
+
+static shard shard_create(const cpl_comm *comm, const cpl_stream *stream,
+                          const char *kind, int tp)
+{
+    shard s = {0};
+    cpl_layout_options options = {.cp = comm->size / tp, .tp = tp, .block = 2};
+    check(cpl_layout_create(kind, stream, &options, &s.layout) == CPL_OK, kind,
+          comm);
+    cpl_layout_n_local(s.layout, comm->rank, &s.n);
+    s.positions = take((size_t)s.n * sizeof *s.positions);
+    cpl_layout_positions(s.layout, comm->rank, s.positions);
+    return s;
+}
+
+static void shard_destroy(shard *s)
+{
+    cpl_layout_destroy(s->layout);
+    free(s->positions);
+}
+
+static cpl_tensor *tensor_create(int64_t n, const int64_t *positions)
+{
+    cpl_tensor *tensor;
+    int64_t shape[] = {n, WIDTH};
+    if (cpl_tensor_create(CPL_I64, 2, shape, NULL, &tensor) != CPL_OK)
+        abort();
+    int64_t *data = tensor->data;
+    for (int64_t i = 0; positions != NULL && i < n * WIDTH; i++)
+        data[i] = positions[i / WIDTH] * WIDTH + i % WIDTH;
+    return tensor;
+}
+
+static bool holds(const cpl_tensor *tensor, const shard *s, int64_t times)
+{
+    const int64_t *data = tensor->data;
+    for (int64_t i = 0; i < s->n * WIDTH; i++)
+        if (data[i] != times * (s->positions[i / WIDTH] * WIDTH + i % WIDTH))
+            return false;
+    return true;
+}
+
+/* Two plans in flight, there and back, in place, and added once more. */
+static void execute(cpl_comm *comm, const shard *from, const shard *to,
+                    cpl_plan *const *plans)
+{
+    cpl_tensor *x = tensor_create(from->n, from->positions);
+    cpl_tensor *y[2] = {tensor_create(to->n, NULL), tensor_create(to->n, NULL)};
+    bool ok = true;
+    for (int i = 0; i < 2; i++)
+        ok = ok && cpl_plan_start(plans[i], x, y[i]) == CPL_OK;
+    for (int i = 0; i < 2; i++)
+        ok = ok && cpl_plan_finish(plans[1 - i]) == CPL_OK;
+    check(ok && holds(y[0], to, 1) && holds(y[1], to, 1), "two plans", comm);
+    ok = cpl_plan_start_adjoint(plans[0], y[0], x, true) == CPL_OK &&
+         cpl_plan_finish(plans[0]) == CPL_OK;
+    check(ok && holds(x, from, 2), "an adjoint that adds", comm);
+    ok = cpl_plan_start(plans[1], x, x) == CPL_OK &&
+         cpl_plan_finish(plans[1]) == CPL_OK;
+    check(ok && holds(x, to, 2), "in place", comm);
+    ok = cpl_plan_start_adjoint(plans[1], x, x, false) == CPL_OK &&
+         cpl_plan_finish(plans[1]) == CPL_OK;
+    check(ok && holds(x, from, 2), "an adjoint in place", comm);
+    cpl_tensor_destroy(x);
+    cpl_tensor_destroy(y[0]);
+    cpl_tensor_destroy(y[1]);
+}
+
+/* Whether the group has what the method needs. */
+static bool is_offered(const cpl_comm *comm, const char *method)
+{
+    if (strcmp(method, "copy") == 0)
+        return cpli_comm_offers(comm, CPLI_PULL);
+    return strcmp(method, "alltoallv") != 0 ||
+           cpli_comm_offers(comm, CPLI_ALLTOALL);
+}
+
+static void exchange_by(cpl_comm *comm, const char *method, int round)
+{
+    static const char *const kinds[] = {"contiguous", "mirror", "zigzag",
+                                        "striped"};
+    int tp = strcmp(method, "composed") == 0 ? 2 : 1;
+    int64_t unit = 2 * comm->size * tp;
+    int64_t cu[] = {0, 2 * unit, 2 * unit, 5 * unit};
+    cpl_stream *stream;
+    cpl_route *route;
+    cpl_plan *plans[2] = {NULL, NULL};
+    if (cpl_stream_thd(cu, NULL, 3, &stream) != CPL_OK)
+        abort();
+    shard from = shard_create(comm, stream, kinds[round % 4], tp);
+    shard to = shard_create(comm, stream, kinds[(round / 4 + 1) % 4], tp);
+    if (cpl_route_create(from.layout, to.layout, &route) != CPL_OK)
+        abort();
+    bool expected = is_offered(comm, method);
+    bool ok = true;
+    for (int i = 0; i < 2; i++)
+        ok = ok && expected == (cpl_plan_create(route, comm, CPL_I64, WIDTH,
+                                                method, &plans[i]) == CPL_OK);
+    check(ok, method, comm);
+    if (ok && expected) {
+        check(is_offered(comm, cpl_plan_method(plans[0])), "auto", comm);
+        execute(comm, &from, &to, plans);
+    } else {
+        check(strstr(cpl_last_error(), "does not offer here") != NULL, "why",
+              comm);
+    }
+    cpl_plan_destroy(plans[0]);
+    cpl_plan_destroy(plans[1]);
+    cpl_route_destroy(route);
+    shard_destroy(&from);
+    shard_destroy(&to);
+    cpl_stream_destroy(stream);
+}
+
+/* Every method, over all that a transport may offer. */
+static void exchanges(cpl_world *world, cpl_comm *comm, int round)
+{
+    (void)world;
+    static const char *const methods[] = {"copy",      "direct",   "packed",
+                                          "alltoallv", "composed", "auto"};
+    const cpli_comm_ops *all = comm->ops;
+    cpli_comm_ops some = *all;
+    some.offers = round % 3 == 1   ? offers_no_pull
+                  : round % 3 == 2 ? offers_messages
+                                   : NULL;
+    comm->ops = &some;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (strcmp(methods[i], "composed") != 0 || comm->size % 2 == 0)
+            exchange_by(comm, methods[i], round);
+    comm->ops = all;
 }
 
 /* ---- endings ---- */
@@ -384,7 +550,12 @@ static void misfit(cpl_world *world, cpl_comm *comm, int round)
     int64_t bytes = comm->rank == 0 ? 8 : 9;
     int peer = 1 - comm->rank;
     cpli_piece piece = {peer, 0, 0, bytes};
-    cpli_transfer transfer = {src, dst, &piece, &piece, 1, 1, CPLI_COPY, 0};
+    cpli_transfer transfer = {.src = src,
+                              .dst = dst,
+                              .sends = &piece,
+                              .receives = &piece,
+                              .n_sends = 1,
+                              .n_receives = 1};
     cpl_status status = cpli_transfer_start(comm, &transfer);
     if (status == CPL_OK)
         status = cpli_transfer_finish(comm, &transfer);
@@ -398,6 +569,7 @@ int main(void)
         run_ranks(n, 60, transfers, ROUNDS);
         run_ranks(n, 60, swaps, ROUNDS);
         run_ranks(n, 60, collectives, ROUNDS);
+        run_ranks(n, 60, exchanges, ROUNDS);
         for (int round = 0; n > 1 && round < ROUNDS; round++) {
             run_ranks(n, 60, aborted, 1);
             run_ranks(n, 60, returned, 1);

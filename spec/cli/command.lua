@@ -38,11 +38,14 @@ function M.remove(path)
     os.execute("rm -rf " .. word(path))
 end
 
---- Runs a shell command.
+-- What mpirun told the process that runs the specs is no news for what that one starts.
+local forget = [[unset $(env | sed -n 's/^\(\(OMPI\|PMIX\)_[A-Za-z0-9_]*\)=.*/\1/p'); ]]
+
+--- Runs a shell command, which does not know of an mpirun.
 -- @treturn table status, out, err
 function M.shell(command)
     local folder = M.folder()
-    os.execute(("( %s ) >%s/out 2>%s/err </dev/null; echo $? >%s/status"):format(
+    os.execute(forget .. ("( %s ) >%s/out 2>%s/err </dev/null; echo $? >%s/status"):format(
         command, folder, folder, folder))
     local result = {
         status = tonumber(M.read(folder .. "/status")), out = M.read(folder .. "/out"),

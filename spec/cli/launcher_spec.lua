@@ -94,6 +94,20 @@ describe("the launcher on a machine without packages", function()
                 lacking) }, run "doctor")
     end)
 
+    it("wants MPI only where it is asked for, and says so once", function()
+        program("id", "echo 1000")
+        program("apt-get", "exit 9")
+        local mpi = lacking .. " libopenmpi-dev openmpi-bin"
+        local sentence = ("cplab: missing: %s; as root, run:\n  apt-get update && %s "
+            .. "libopenmpi-dev openmpi-bin\n"):format(mpi, install)
+        assert.same({ status = 3, out = "", err = sentence }, run "mpirun -n 2 doctor")
+        for rank, err in pairs { [0] = sentence:gsub(" libopenmpi%-dev openmpi%-bin", ""), "" } do
+            assert.same({ status = 3, out = "", err = err }, command.shell(("cd %s/checkout && "
+                .. "env -i PATH=%s OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%d "
+                .. "./cplab doctor"):format(folder, programs, rank)))
+        end
+    end)
+
     it("needs nothing to explain test", function()
         assert.equal(0, run("test --help").status)
     end)
@@ -147,6 +161,35 @@ fi]]):format(folder, folder))
         assert.equal(4, n_builds())
     end)
 
+    it("builds again when MPI has come", function()
+        run "doctor"
+        program("mpicc", "exit 0")
+        assert.equal("cplab: building release ...\n", run("doctor").err)
+        assert.equal("", run("doctor").err)
+        assert.equal(2, n_builds())
+    end)
+
+    it("gives mpirun what a user would have to say, unless the user says it", function()
+        program("mpicc", "echo Open MPI")
+        program("mpirun", [[
+[ "$1" != --version ] || { echo "mpirun (Open MPI) 4.1.4"; exit; }
+echo "with $@"
+env | grep ^OMPI_ | LC_ALL=C sort]])
+        link "sort"
+        local result = run "mpirun -n 3 --tag-output run 'a b'"
+        assert.equal(([[
+with -n 3 --tag-output %s/checkout/cplab run a b
+OMPI_ALLOW_RUN_AS_ROOT=1
+OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+OMPI_MCA_hwloc_base_binding_policy=none
+OMPI_MCA_orte_execute_quiet=1
+OMPI_MCA_rmaps_base_oversubscribe=1
+]]):format(folder), result.out)
+        result = command.shell(("cd %s/checkout && env -i PATH=%s OMPI_MCA_orte_execute_quiet=0 "
+            .. "./cplab mpirun -n 3 run a"):format(folder, programs))
+        assert.truthy(result.out:find("OMPI_MCA_orte_execute_quiet=0\n", 1, true))
+    end)
+
     it("builds from nothing in a checkout that was moved", function()
         run "doctor"
         command.write(folder .. "/checkout/.build/release/stale", "")
@@ -187,6 +230,8 @@ fi]]):format(folder, folder))
         for _, name in ipairs { "luacheck", "clang-format", "cppcheck" } do
             program(name, "exit 0")
         end
+        program("mpicc", "echo Open MPI")
+        program("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
         program("clang", "echo " .. folder)
         command.shell(("touch %s/libclang_rt.fuzzer-$(uname -m).a"):format(folder))
         local result = run "test --all"
@@ -194,6 +239,7 @@ fi]]):format(folder, folder))
         assert.truthy(result.out:find "luacheck +ok")
         assert.truthy(result.out:find "specs +FAILED")
         assert.truthy(result.out:find "specs, address%+undefined +FAILED")
+        assert.truthy(result.out:find "specs, mpirun 4 +FAILED")
     end)
 
     it("knows only the builds that there are", function()

@@ -1,5 +1,6 @@
 -- The README tells the truth: its example runs as printed, and its folders and commands exist.
 local command = require "spec.cli.command"
+local environment = require "cplab.environment"
 local lfs = require "lfs"
 
 local readme = command.read(command.root .. "/README.md")
@@ -32,6 +33,22 @@ describe("README", function()
         assert.same({ "0 2", "14 5", "37 3", "0 5", "31", "12" }, printed)
     end)
 
+    it("prints commands for mpirun that work as printed", function()
+        if not command.cplab({ "doctor" }).out:find(", mpi (", 1, true) then
+            return pending "there is no Open MPI here"
+        end
+        local n = 0
+        for line in readme:gmatch "\n([^\n]*mpirun [^\n]* run experiments/[^\n]*)\n" do
+            -- Of the sweep one case, so that it takes seconds.
+            local result = command.shell(("cd %s && %s --only ratio=1:7 --only policy=mirror "
+                .. "--only cp=4"):format(environment.shell_word(command.root), line))
+            assert.equal(0, result.status, result.err)
+            assert.truthy(result.out:find "\n1 case: 1 passed, 0 failed, 0 skipped\n$")
+            n = n + 1
+        end
+        assert.equal(2, n)
+    end)
+
     it("has no gap that was to be filled in", function()
         assert.is_nil(readme:find "@%u+@")
     end)
@@ -49,7 +66,7 @@ describe("README", function()
 
     it("names commands that there are", function()
         local help = command.cplab({ "--help" }).out
-        for _, name in ipairs { "run", "test", "show", "report", "compare", "doctor" } do
+        for _, name in ipairs { "run", "test", "show", "report", "compare", "doctor", "mpirun" } do
             assert.truthy(help:find("\n   " .. name .. "%s"), name)
             assert.truthy(readme:find("%f[%w]" .. name .. "%f[%W]"), name)
         end

@@ -9,7 +9,7 @@ describe("cplab", function()
     end)
 
     for _, words in ipairs { {}, { "run" }, { "show" }, { "report" }, { "compare" }, { "doctor" },
-        { "test" }, { "route" }, { "bench" } } do
+        { "test" }, { "route" }, { "bench" }, { "mpirun" } } do
         local name = table.concat(words)
         it(("explains itself: %s --help"):format(name), function()
             words[#words + 1] = "--help"
@@ -23,7 +23,8 @@ describe("cplab", function()
         local list = command.cplab({ "--help" }).out:match "Commands:\n(.-)\n\n"
         local names = {}
         for line in list:gmatch "[^\n]+" do names[#names + 1] = line:match "^   (%l+)" end
-        assert.same({ "run", "show", "route", "bench", "report", "compare", "doctor", "test" },
+        assert.same({ "run", "show", "route", "bench", "report", "compare", "doctor", "test",
+            "mpirun" },
             names)
     end)
 

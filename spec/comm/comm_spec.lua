@@ -1,7 +1,9 @@
 local comms = require "cplab.comm"
 local ranks = require "spec.support.ranks"
 
-local sizes = { 1, 2, 3, 5, 8 }
+local sizes = ranks.sizes { 1, 2, 3, 5, 8 }
+local transport = ranks.transport()
+local it3 = ranks.with(3, it)
 
 describe("a comm", function()
     for _, n in ipairs(sizes) do
@@ -11,8 +13,8 @@ describe("a comm", function()
                 return { comm:rank(), comm:size(), comm:transport(), tostring(comm) }
             end)
             for rank = 0, n - 1 do
-                assert.same({ rank, n, "local", ("comm: rank %d of %d, local"):format(rank, n) },
-                    results[rank + 1])
+                assert.same({ rank, n, transport,
+                    ("comm: rank %d of %d, %s"):format(rank, n, transport) }, results[rank + 1])
             end
         end)
 
@@ -85,7 +87,7 @@ describe("a comm", function()
         end)
     end
 
-    it("tells all ranks whose status was the worst, and why", function()
+    it3("tells all ranks whose status was the worst, and why", function()
         local results = ranks.run(3, function(comm)
             local clib = require "clib"
             local mine = clib.C.CPL_OK
@@ -101,7 +103,7 @@ describe("a comm", function()
         assert.same({ 1, "rank 1 failed: " .. own }, results[3])
     end)
 
-    it("sums tensors of every dtype but bf16", function()
+    it3("sums tensors of every dtype but bf16", function()
         ranks.run(3, function(comm)
             local rows = require "spec.exchange.rows"
             for _, dtype in ipairs { "f64", "f32", "i64", "i32" } do

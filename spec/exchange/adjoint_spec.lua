@@ -1,4 +1,9 @@
+local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
+
+local on = counts.on(it)
+
+local methods = { "copy", "direct", "packed", "alltoallv" }
 
 -- For each view (and each partition) of a layout: what comes back is, bit by bit, the sum of what
 -- every rank saw of a row, in rank order and then in the order of the segments.
@@ -44,7 +49,7 @@ local function send_back(comm, p)
     local function check(layout, target, what)
         local here, there = layout:positions(rank), rows.positions(target, rank)
         local r = route(layout, target)
-        local plan = exchange.plan(r, comm, p.dtype, width)
+        local plan = exchange.plan(r, comm, p.dtype, width, p.method)
         local y = rows.tensor(p.dtype, #there, width):set(function(i)
             return gradient(rank, math.floor(i / width), i % width)
         end)
@@ -76,7 +81,7 @@ local function send_back(comm, p)
 end
 
 -- The rows that a view shows: each is the row of its position, fill rows are 0, traces tell.
-local function look(comm)
+local function look(comm, method)
     local exchange = require "cplab.exchange"
     local route = require "cplab.route"
     local rows = require "spec.exchange.rows"
@@ -89,7 +94,7 @@ local function look(comm)
         for _, view_name in ipairs(rows.view_names) do
             local view = rows.view(view_name, layout)
             local there = rows.positions(view, rank)
-            local plan = exchange.plan(route(layout, view), comm, "bf16", 3)
+            local plan = exchange.plan(route(layout, view), comm, "bf16", 3, method)
             local y = rows.tensor("bf16", #there, 3):poison()
             plan:convert(x, y)
             -- Only the whole stream on one rank holds each row once.
@@ -145,68 +150,71 @@ local function pad_and_restore(comm)
     return { wrong = wrong, n_fills = comm:sum({ n_fills })[1] }
 end
 
+-- Both sides of the identity for every kind of layout and view.
+local function dots_of_views(comm, method)
+    local exchange = require "cplab.exchange"
+    local route = require "cplab.route"
+    local rows = require "spec.exchange.rows"
+    local n, rank = comm:size(), comm:rank()
+    local stream, dots = rows.stream("thd", n), {}
+    local kinds = { "fair" }
+    for i, name in ipairs(rows.kinds) do kinds[i + 1] = name end
+    for _, name in ipairs(kinds) do
+        local layout = rows.layout(name, stream, n)
+        for _, view_name in ipairs(rows.view_names) do
+            local view = rows.view(view_name, layout)
+            local plan = exchange.plan(route(layout, view), comm, "i64", 2, method)
+            local x = rows.draw(rank, layout:n_local(rank), 1)
+            local y = rows.draw(rank, view:n_local(rank), 2)
+            local ax = rows.draw(rank, view:n_local(rank), 3)
+            local aty = rows.draw(rank, layout:n_local(rank), 4)
+            plan:convert(x, ax)
+            plan:adjoint(y, aty)
+            dots[#dots + 1] = { rows.dot(comm, ax, y), rows.dot(comm, x, aty) }
+        end
+    end
+    return dots
+end
+
 describe("a view", function()
-    for cp = 1, 8 do
-        it(("shows each rank its rows, %d ranks"):format(cp), function()
-            local fills = 0
-            for _, result in ipairs(ranks.run(cp, look)) do
-                assert.same({}, result.wrong)
-                fills = fills + result.fills
-            end
-            assert.is_true(fills > 0)
-        end)
-        for _, dtype in ipairs { "i64", "i32", "f64", "f32" } do
-            it(("gets its gradients summed in rank order, %s, %d ranks"):format(dtype, cp),
+    for _, method in ipairs(methods) do
+        for _, cp in ipairs(counts.of(method == "copy" and { 1, 2, 3, 4, 5, 6, 7, 8 }
+            or { 1, 2, 3, 4, 8 })) do
+            it(("shows each rank its rows by %s, %d ranks"):format(method, cp), function()
+                local fills = 0
+                for _, result in ipairs(ranks.run(cp, look, method)) do
+                    assert.same({}, result.wrong)
+                    fills = fills + result.fills
+                end
+                assert.is_true(fills > 0)
+            end)
+            it(("gets its gradients summed in rank order by %s, %d ranks"):format(method, cp),
                 function()
-                    for _, result in ipairs(ranks.run(cp, send_back, { dtype = dtype })) do
-                        assert.same({}, result.wrong)
-                        assert.is_true(result.repeats > 0)
+                    for _, dtype in ipairs { "i64", "i32", "f64", "f32" } do
+                        for _, result in ipairs(ranks.run(cp, send_back,
+                            { dtype = dtype, method = method })) do
+                            assert.same({}, result.wrong)
+                            assert.is_true(result.repeats > 0)
+                        end
                     end
                 end)
         end
     end
 
-    it("is adjoint: <Ax, y> = <x, A'y> exactly in integers", function()
-        local results = ranks.run(5, function(comm)
-            local exchange = require "cplab.exchange"
-            local route = require "cplab.route"
-            local rows = require "spec.exchange.rows"
-            local stream, rank = rows.stream("thd", 5), comm:rank()
-            local function draw(n, seed)
-                return rows.tensor("i64", n, 2):set(function(i)
-                    return (i * 7919 + rank * 104729 + seed) % 2003 - 1001
-                end)
-            end
-            local function dot(a, b)
-                local sum = 0
-                local bs = b:values()
-                for i, value in ipairs(a:values()) do
-                    sum = sum + value * bs[i]
+    for _, method in ipairs(methods) do
+        for _, n in ipairs(counts.of { 1, 3, 8 }) do
+            it(("is adjoint by %s, %d ranks: <Ax, y> = <x, A'y> exactly in integers"):format(
+                method, n), function()
+                local results = ranks.run(n, dots_of_views, method)
+                assert.equal(48, #results[1])
+                for _, two in ipairs(results[1]) do
+                    assert.equal(two[1], two[2])
                 end
-                return comm:sum({ sum })[1]
-            end
-            local pairs_of_dots = {}
-            for _, name in ipairs(rows.names) do
-                local layout = rows.layout(name, stream, 5)
-                for _, view_name in ipairs(rows.view_names) do
-                    local view = rows.view(view_name, layout)
-                    local plan = exchange.plan(route(layout, view), comm, "i64", 2)
-                    local x, y = draw(layout:n_local(rank), 1), draw(view:n_local(rank), 2)
-                    local ax, aty = draw(view:n_local(rank), 3), draw(layout:n_local(rank), 4)
-                    plan:convert(x, ax)
-                    plan:adjoint(y, aty)
-                    table.insert(pairs_of_dots, { dot(ax, y), dot(x, aty) })
-                end
-            end
-            return pairs_of_dots
-        end)
-        assert.equal(30, #results[1])
-        for _, two in ipairs(results[1]) do
-            assert.equal(two[1], two[2])
+            end)
         end
-    end)
+    end
 
-    it("has an adjoint that adds rows, not traces, and counts what goes back", function()
+    on(3)("has an adjoint that adds rows, not traces, and counts what goes back", function()
         local results = ranks.run(3, function(comm)
             local C = require("clib").C
             local exchange = require "cplab.exchange"
@@ -258,7 +266,7 @@ describe("a view", function()
     -- Published: cu [0, 2*cp - 1, 4*cp]: pads are 0, the reverse restores, and the gradient of the
     -- pads is dropped: of a sum over all padded rows each source row gets 1.
     for cp = 1, 5 do
-        it(("of padded zigzag fills with 0, drops what is in pads, restores, %d ranks"):format(cp),
+        on(cp)(("of padded zigzag fills with 0, drops what is in pads, restores, %d ranks"):format(cp),
             function()
                 for _, result in ipairs(ranks.run(cp, pad_and_restore)) do
                     assert.same({}, result.wrong)
@@ -267,7 +275,7 @@ describe("a view", function()
             end)
     end
 
-    it("has no adjoint in bf16, and says so", function()
+    on(2)("has no adjoint in bf16, and says so", function()
         local _, failure = ranks.try(2, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"

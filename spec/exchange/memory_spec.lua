@@ -1,4 +1,9 @@
+local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
+
+local on = counts.on(it)
+
+local methods = { "copy", "direct", "packed", "alltoallv", "composed", "auto" }
 
 -- Fails the k-th allocation of one rank, for every k, until the plan can be made.
 local function break_allocations(comm, p)
@@ -7,9 +12,11 @@ local function break_allocations(comm, p)
     local exchange = require "cplab.exchange"
     local route = require "cplab.route"
     local rows = require "spec.exchange.rows"
-    local stream = rows.stream("thd", comm:size())
-    local from = rows.layout("zigzag", stream, comm:size())
-    local to = p.view and rows.view(p.view, from) or rows.layout(p.to, stream, comm:size())
+    local tp = p.method == "composed" and 2 or 1
+    local cp = comm:size() / tp
+    local stream = rows.stream("thd", cp, tp)
+    local from = rows.layout("zigzag", stream, cp, tp)
+    local to = p.view and rows.view(p.view, from) or rows.layout(p.to, stream, cp, tp)
     local stats = clib.ffi.new "cpl_memory_stats"
     local function live()
         collectgarbage()
@@ -20,11 +27,14 @@ local function break_allocations(comm, p)
         comm:barrier()
         return blocks
     end
+    -- A transport keeps what the first plan made it reserve.
+    local first = exchange.plan(route(from, to), comm, "f32", 3, p.method)
+    first = nil -- luacheck: ignore 311
     local before, failures = live(), 0
     for k = 0, 200 do
         local r = route(from, to)
         if comm:rank() == p.rank then C.cpl_memory_fail_after(k) end
-        local ok, plan = pcall(exchange.plan, r, comm, "f32", 3)
+        local ok, plan = pcall(exchange.plan, r, comm, "f32", 3, p.method)
         C.cpl_memory_fail_after(-1)
         assert(comm:agree(ok) == ok, "some ranks got a plan, others did not")
         r = nil -- luacheck: ignore 311
@@ -40,19 +50,75 @@ local function break_allocations(comm, p)
 end
 
 describe("making a plan without memory", function()
-    for _, case in ipairs { { to = "contiguous", rank = 0 }, { to = "mirror", rank = 2 },
-        { view = "keys", rank = 1 }, { view = "halo", rank = 2 } } do
-        it(("fails on all ranks and leaks nothing: %s, rank %d"):format(case.view or case.to,
-            case.rank), function()
-            local failures = ranks.run(3, break_allocations, case)
-            assert.is_true(failures[1] > 5)
-            assert.same({ failures[1], failures[1], failures[1] }, failures)
-        end)
+    local cases = { { to = "contiguous", rank = 0 }, { to = "mirror", rank = 2 },
+        { view = "keys", rank = 1 }, { view = "halo", rank = 2 } }
+    for _, method in ipairs(methods) do
+        for _, case in ipairs(method == "composed" and { cases[1], cases[2] } or cases) do
+            for _, n in ipairs(counts.of { method == "composed" and 4 or 3 }) do
+                it(("fails on all ranks and leaks nothing: %s, rank %d, by %s"):format(
+                    case.view or case.to, case.rank, method), function()
+                    case.method = method
+                    local failures = ranks.run(n, break_allocations, case)
+                    assert.is_true(failures[1] > 5)
+                    for _, count in ipairs(failures) do
+                        assert.equal(failures[1], count)
+                    end
+                end)
+            end
+        end
     end
 end)
 
+-- Executes in every way, from the first time on, while no allocation succeeds.
+local function execute_without_memory(comm, method)
+    local clib = require "clib"
+    local C = clib.C
+    local exchange = require "cplab.exchange"
+    local route = require "cplab.route"
+    local rows = require "spec.exchange.rows"
+    local tp = method == "composed" and 2 or 1
+    local rank, cp = comm:rank(), comm:size() / tp
+    local stream = rows.stream("thd", cp, tp)
+    local a, b = rows.layout("mirror", stream, cp, tp), rows.layout("zigzag", stream, cp, tp)
+    local here, there = a:positions(rank), b:positions(rank)
+    local plan = exchange.plan(route(a, b), comm, "f32", 3, method)
+    local x = rows.tensor("f32", #here, 3):fill_positions(here):mark(a, rank, false)
+    local y = rows.tensor("f32", #there, 3)
+    local stats = clib.ffi.new "cpl_memory_stats"
+    local function taken()
+        comm:barrier()
+        C.cpl_memory(stats)
+        comm:barrier()
+        return tonumber(stats.n_allocations)
+    end
+    local before = taken()
+    C.cpl_memory_fail_after(0)
+    plan:convert(x, y)
+    local out_of_place = y:first_wrong(there)
+    x:poison()
+    plan:adjoint(y, x)
+    local back = x:first_wrong(here)
+    plan:convert(x, x)
+    local in_place = x:first_wrong(there)
+    plan:adjoint(x, x)
+    plan:adjoint(y, x, true)
+    C.cpl_memory_fail_after(-1)
+    local after = taken()
+    return { taken = after - before, wrong = out_of_place or back or in_place }
+end
+
 describe("executing a plan", function()
-    it("allocates nothing, and counts what it sends", function()
+    for _, method in ipairs(methods) do
+        for _, n in ipairs(counts.of { 4 }) do
+            it(("by %s allocates nothing, from the first time on"):format(method), function()
+                for _, result in ipairs(ranks.run(n, execute_without_memory, method)) do
+                    assert.same({ taken = 0 }, result)
+                end
+            end)
+        end
+    end
+
+    on(4)("with traces allocates nothing once they are there, and counts what it sends", function()
         local results = ranks.run(4, function(comm)
             local clib = require "clib"
             local C = clib.C

@@ -1,14 +1,19 @@
+local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
 
-local dtypes = { { "f64", 1 }, { "f32", 3 }, { "bf16", 5 }, { "i32", 1 }, { "i64", 7 } }
+local on = counts.on(it)
 
--- Every pair of layouts; what went wrong, in words.
+local dtypes = { { "f64", 1 }, { "f32", 3 }, { "bf16", 5 }, { "i32", 1 }, { "i64", 7 } }
+local methods = { "copy", "direct", "packed", "alltoallv" }
+
+-- Every pair of kinds with every dtype, by one method; what went wrong, in words.
 local function move_all(comm, p)
     local clib = require "clib"
     local exchange = require "cplab.exchange"
     local route = require "cplab.route"
     local rows = require "spec.exchange.rows"
-    local stream = rows.stream(p.stream, comm:size())
+    local cp, tp = comm:size() / p.tp, p.tp
+    local stream = rows.stream(p.stream, cp, tp)
     local rank, wrong, n = comm:rank(), {}, 0
     local function expect(ok, ...)
         n = n + 1
@@ -16,12 +21,14 @@ local function move_all(comm, p)
             wrong[#wrong + 1] = table.concat({ "rank " .. rank, ... }, ", ")
         end
     end
-    local function move(a, b)
+    local function move(r, a, b, dtype, width)
         local here, there = a:positions(rank), b:positions(rank)
-        local what = a:describe() .. " -> " .. b:describe()
-        local plan = exchange.plan(route(a, b), comm, p.dtype, p.width)
-        local src = rows.tensor(p.dtype, #here, p.width):fill_positions(here):mark(a, rank, true)
-        local dst = rows.tensor(p.dtype, #there, p.width):poison()
+        local what = dtype .. ", " .. a:describe() .. " -> " .. b:describe()
+        local plan = exchange.plan(r, comm, dtype, width, p.method)
+        local memory = n % 2 == 0 and comm or nil
+        local src = rows.tensor(dtype, #here, width, memory):fill_positions(here)
+            :mark(a, rank, true)
+        local dst = rows.tensor(dtype, #there, width, memory):poison()
         plan:convert(src, dst)
         expect(not dst:first_wrong(there), "out of place", what)
         expect(not dst:first_untraced(there), "trace", what)
@@ -43,43 +50,86 @@ local function move_all(comm, p)
         expect(not src:first_wrong(here), "adjoint in place", what)
         expect(not src:first_untraced(here), "trace of the adjoint in place", what)
     end
-    for _, from in ipairs(rows.names) do
-        for _, to in ipairs(rows.names) do
-            move(rows.layout(from, stream, comm:size()), rows.layout(to, stream, comm:size()))
+    for _, from in ipairs(p.kinds or rows.kinds) do
+        local a = rows.layout(from, stream, cp, tp)
+        for _, to in ipairs(p.kinds or rows.kinds) do
+            local b = rows.layout(to, stream, cp, tp)
+            local r = route(a, b)
+            for _, row in ipairs(p.dtypes) do
+                move(r, a, b, row[1], row[2])
+            end
         end
     end
     return { wrong = wrong, n = n }
 end
 
-describe("an exchange between partitions", function()
-    for cp = 1, 8 do
-        for _, stream in ipairs { "sbhd", "thd" } do
-            for _, row in ipairs(dtypes) do
-                it(("moves %s rows of %d on %d ranks, %s"):format(row[1], row[2], cp, stream),
-                    function()
-                        local results = ranks.run(cp, move_all,
-                            { stream = stream, dtype = row[1], width = row[2] })
-                        for _, result in ipairs(results) do
-                            assert.same({}, result.wrong)
-                            assert.is_true(result.n == 25 * 12)
-                        end
-                    end)
-            end
-        end
-    end
-
-    for _, cp in ipairs { 1, 3 } do
-        it(("moves nothing of an empty stream on %d ranks"):format(cp), function()
-            for _, result in ipairs(ranks.run(cp, move_all,
-                { stream = "empty", dtype = "f32", width = 2 })) do
+local function moves(n, p, n_pairs)
+    it(("moves all kinds of rows by %s, %d ranks, tp %d, %s"):format(p.method, n, p.tp, p.stream),
+        function()
+            p.dtypes = p.dtypes or dtypes
+            for _, result in ipairs(ranks.run(n, move_all, p)) do
                 assert.same({}, result.wrong)
+                assert.equal(n_pairs * #p.dtypes * 12, result.n)
             end
         end)
+end
+
+describe("an exchange between partitions", function()
+    for _, method in ipairs(methods) do
+        for _, n in ipairs(counts.of { 1, 2, 3, 4, 8 }) do
+            moves(n, { method = method, tp = 1, stream = "thd" }, 49)
+        end
+        for _, n in ipairs(counts.of { 2, 8 }) do
+            moves(n, { method = method, tp = 2, stream = "thd" }, 49)
+        end
+        for _, n in ipairs(counts.of { 4 }) do
+            moves(n, { method = method, tp = 1, stream = "sbhd" }, 49)
+        end
+        for _, n in ipairs(counts.of { 1, 3 }) do
+            moves(n, { method = method, tp = 1, stream = "empty" }, 49)
+        end
+    end
+    for _, n in ipairs(counts.of { 2, 4, 6, 8 }) do
+        moves(n, { method = "composed", tp = 2, stream = "thd" }, 49)
+    end
+    for _, n in ipairs(counts.of { 4 }) do
+        moves(n, { method = "composed", tp = 4, stream = "sbhd" }, 49)
+        moves(n, { method = "composed", tp = 2, stream = "empty" }, 49)
+    end
+    for _, n in ipairs(counts.of { 5, 6, 7 }) do
+        moves(n, { method = "auto", tp = 1, stream = "thd", dtypes = { { "f32", 3 } } }, 49)
+    end
+end)
+
+describe("an exchange on the group of one, which has no world", function()
+    for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "auto" } do
+        it(("moves its rows to other slots, and back, also in place, by %s"):format(method),
+            function()
+                local exchange = require "cplab.exchange"
+                local route = require "cplab.route"
+                local rows = require "spec.exchange.rows"
+                local stream = rows.stream("thd", 1)
+                local a, b = rows.layout("contiguous", stream, 1), rows.layout("fair", stream, 1)
+                local here, there = a:positions(0), b:positions(0)
+                local plan = exchange.plan(route(a, b), require("cplab.comm").self(), "f32", 3,
+                    method)
+                local x = rows.tensor("f32", #here, 3):fill_positions(here):mark(a, 0, true)
+                local y = rows.tensor("f32", #there, 3):poison()
+                plan:convert(x, y)
+                assert.is_nil(y:first_wrong(there) or y:first_untraced(there))
+                plan:adjoint(y, x:poison())
+                assert.is_nil(x:first_wrong(here))
+                plan:convert(x, x)
+                assert.is_nil(x:first_wrong(there) or x:first_untraced(there))
+                plan:adjoint(x, x)
+                assert.is_nil(x:first_wrong(here))
+                assert.not_same(here, there)
+            end)
     end
 end)
 
 describe("an exchange in place of mirror", function()
-    it("swaps, on every rank, and nothing but mirror does so at 4 ranks", function()
+    on(4)("swaps, on every rank, and nothing but mirror does so at 4 ranks", function()
         local results = ranks.run(4, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"
@@ -88,7 +138,7 @@ describe("an exchange in place of mirror", function()
             local swaps = {}
             for _, name in ipairs(rows.names) do
                 local r = route(rows.layout("contiguous", stream, 4), rows.layout(name, stream, 4))
-                swaps[name] = exchange.plan(r, comm, "f32", 3):swaps()
+                swaps[name] = exchange.plan(r, comm, "f32", 3, "copy"):swaps()
             end
             return swaps
         end)
@@ -98,7 +148,7 @@ describe("an exchange in place of mirror", function()
         end
     end)
 
-    it("does not write the rows that stay: their memory is read-only", function()
+    on(4)("does not write the rows that stay: their memory is read-only", function()
         ranks.run(4, function(comm)
             local clib = require "clib"
             local ffi = clib.ffi
@@ -136,7 +186,8 @@ describe("an exchange in place of mirror", function()
             local shape = ffi.new("int64_t[2]", #here, width)
             local t = clib.create("cpl_tensor", clib.C.cpl_tensor_destroy, 1,
                 clib.C.cpl_tensor_wrap, memory, clib.C.CPL_F64, 2, shape)
-            exchange.plan(route(a, b), comm, "f64", width):convert({ _ptr = t }, { _ptr = t })
+            exchange.plan(route(a, b), comm, "f64", width, "copy")
+                :convert({ _ptr = t }, { _ptr = t })
             for slot = 0, #here - 1 do
                 assert(at(slot) == there[slot + 1])
             end
@@ -147,36 +198,45 @@ describe("an exchange in place of mirror", function()
     end)
 end)
 
+-- Two plans fly at once; `order` says which is finished first.
+local function fly_two(comm, p)
+    local exchange = require "cplab.exchange"
+    local route = require "cplab.route"
+    local rows = require "spec.exchange.rows"
+    local cp = comm:size() / p.tp
+    local stream, rank = rows.stream("thd", cp, p.tp), comm:rank()
+    local a = rows.layout("zigzag", stream, cp, p.tp)
+    local b = rows.layout("random", stream, cp, p.tp)
+    local here, there = a:positions(rank), b:positions(rank)
+    local plans, x, y = {}, {}, {}
+    for i = 1, 2 do
+        plans[i] = exchange.plan(route(a, b), comm, "i64", 2, p.method)
+        x[i] = rows.tensor("i64", #here, 2)
+        x[i]:set(function(k) return i * 1000 + here[math.floor(k / 2) + 1] end)
+        y[i] = rows.tensor("i64", #there, 2)
+        plans[i]:start(x[i], y[i])
+    end
+    for i = 1, 2 do
+        plans[p.order == "first" and i or 3 - i]:finish()
+    end
+    for i = 1, 2 do
+        for k, value in ipairs(y[i]:values()) do
+            assert(value == i * 1000 + there[math.ceil(k / 2)])
+        end
+    end
+    return true
+end
+
 describe("two exchanges in flight", function()
-    for _, order in ipairs { "first", "last" } do
-        it("are finished in any order: " .. order .. " first", function()
-            local results = ranks.run(3, function(comm, p)
-                local exchange = require "cplab.exchange"
-                local route = require "cplab.route"
-                local rows = require "spec.exchange.rows"
-                local stream, rank = rows.stream("thd", 3), comm:rank()
-                local a = rows.layout("zigzag", stream, 3)
-                local b = rows.layout("random", stream, 3)
-                local here, there = a:positions(rank), b:positions(rank)
-                local plans, x, y = {}, {}, {}
-                for i = 1, 2 do
-                    plans[i] = exchange.plan(route(a, b), comm, "i64", 2)
-                    x[i] = rows.tensor("i64", #here, 2)
-                    x[i]:set(function(k) return i * 1000 + here[math.floor(k / 2) + 1] end)
-                    y[i] = rows.tensor("i64", #there, 2)
-                    plans[i]:start(x[i], y[i])
-                end
-                for i = 1, 2 do
-                    plans[p.order == "first" and i or 3 - i]:finish()
-                end
-                for i = 1, 2 do
-                    for k, value in ipairs(y[i]:values()) do
-                        assert(value == i * 1000 + there[math.ceil(k / 2)])
-                    end
-                end
-                return true
-            end, { order = order })
-            assert.same({ true, true, true }, results)
-        end)
+    for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "composed" } do
+        for _, order in ipairs { "first", "last" } do
+            for _, n in ipairs(counts.of { 4 }) do
+                it(("by %s are finished in any order: %s first"):format(method, order), function()
+                    local tp = method == "composed" and 2 or 1
+                    assert.same({ true, true, true, true }, ranks.run(n, fly_two,
+                        { method = method, order = order, tp = tp }))
+                end)
+            end
+        end
     end
 end)

@@ -1,7 +1,10 @@
+local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
 
+local on = counts.on(it)
+
 describe("a plan from plain segments", function()
-    it("moves what its segments say, among the ranks that have some", function()
+    on(4)("moves what its segments say, among the ranks that have some", function()
         local results = ranks.run(4, function(comm)
             local clib = require "clib"
             local C, ffi = clib.C, clib.ffi
@@ -37,7 +40,7 @@ describe("a plan from plain segments", function()
         assert.same({ "no part" }, results[4])
     end)
 
-    it("refuses segments that do not fit", function()
+    on(1)("refuses segments that do not fit", function()
         local results = ranks.run(1, function(comm)
             local clib = require "clib"
             local C, ffi = clib.C, clib.ffi
@@ -67,7 +70,7 @@ describe("a plan from plain segments", function()
 end)
 
 describe("exchanges in flight", function()
-    it("are at most 16 transfers at a time", function()
+    on(2)("are at most 16 transfers at a time", function()
         local _, failure = ranks.try(2, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"

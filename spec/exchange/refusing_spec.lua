@@ -1,4 +1,7 @@
+local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
+
+local on = counts.on(it)
 
 -- Offers tensors that do not fit to a plan from zigzag to contiguous, rows of 3 f32 on 2 ranks,
 -- and tells what it said; nothing may be written.
@@ -50,7 +53,7 @@ describe("an exchange refuses, and writes nothing, when", function()
             "d_src holds rows of layout" },
     }
     for _, case in ipairs(cases) do
-        it(case[1], function()
+        on(2)(case[1], function()
             for _, result in ipairs(ranks.run(2, offer, case[2])) do
                 assert.is_false(result.ok)
                 assert.matches(case[3], result.message)
@@ -59,14 +62,14 @@ describe("an exchange refuses, and writes nothing, when", function()
         end)
     end
 
-    it("(control) not when everything fits", function()
+    on(2)("(control) not when everything fits", function()
         for _, result in ipairs(ranks.run(2, offer, { src = { layout = "zigzag" } })) do
             assert.is_true(result.ok)
             assert.is_true(result.is_same) -- poison is moved onto poison
         end
     end)
 
-    it("it is started twice, or finished without a start", function()
+    on(2)("it is started twice, or finished without a start", function()
         local results = ranks.run(2, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"
@@ -87,7 +90,7 @@ describe("an exchange refuses, and writes nothing, when", function()
         end
     end)
 
-    it("src is dst where rows repeat, or they overlap in part", function()
+    on(2)("src is dst where rows repeat, or they overlap in part", function()
         local results = ranks.run(2, function(comm)
             local clib = require "clib"
             local exchange = require "cplab.exchange"
@@ -118,7 +121,7 @@ describe("an exchange refuses, and writes nothing, when", function()
 end)
 
 describe("ranks that disagree", function()
-    it("about the row get no plan, all of them", function()
+    on(3)("about the row get no plan, all of them", function()
         local _, failure = ranks.try(3, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"
@@ -136,7 +139,7 @@ describe("ranks that disagree", function()
         assert.is_nil(failure)
     end)
 
-    it("about the dtype, or the layout on either side, get no plan, all of them", function()
+    on(2)("about the dtype, or the layout on either side, get no plan, all of them", function()
         for _, what in ipairs { "dtype", "source", "target" } do
             local messages = ranks.run(2, function(comm, odd)
                 local exchange = require "cplab.exchange"
@@ -156,14 +159,14 @@ describe("ranks that disagree", function()
         end
     end)
 
-    it("about in place are told", function()
+    on(2)("about in place are told", function()
         local _, failure = ranks.try(2, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"
             local rows = require "spec.exchange.rows"
             local stream, rank = rows.stream("sbhd", 2), comm:rank()
             local a, b = rows.layout("contiguous", stream, 2), rows.layout("mirror", stream, 2)
-            local plan = exchange.plan(route(a, b), comm, "f32", 1)
+            local plan = exchange.plan(route(a, b), comm, "f32", 1, "copy")
             local n = a:n_local(rank)
             local x, y = rows.tensor("f32", n, 1), rows.tensor("f32", n, 1)
             plan:convert(x, rank == 0 and x or y)
@@ -172,7 +175,7 @@ describe("ranks that disagree", function()
         assert.matches("expects other pieces in transfer", failure.message)
     end)
 
-    it("with the route about the number of ranks get no plan", function()
+    on(3)("with the route about the number of ranks get no plan", function()
         local results = ranks.run(3, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"
@@ -186,7 +189,7 @@ describe("ranks that disagree", function()
         end
     end)
 
-    it("with the table of methods are told the names", function()
+    on(1)("with the table of methods are told the names", function()
         local results = ranks.run(1, function(comm)
             local exchange = require "cplab.exchange"
             local route = require "cplab.route"
@@ -198,10 +201,11 @@ describe("ranks that disagree", function()
             return { unknown = unknown, narrow = narrow, text = plan:describe(),
                 names = exchange.methods() }
         end)
-        assert.matches('no method "mail"; there are: copy, auto', results[1].unknown, 1, true)
+        assert.matches('no method "mail"; there are: copy direct packed alltoallv composed auto',
+            results[1].unknown, 1, true)
         assert.matches("a row of 0 elements, not >= 1", results[1].narrow, 1, true)
         assert.matches("rows of 3 f32, by copy: rank 0 sends 0 bytes in 0 messages",
             results[1].text, 1, true)
-        assert.same({ "copy" }, results[1].names)
+        assert.same({ "copy", "direct", "packed", "alltoallv", "composed" }, results[1].names)
     end)
 end)

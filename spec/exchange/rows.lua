@@ -15,11 +15,12 @@ local bits = { f64 = "uint64_t", f32 = "uint32_t", bf16 = "uint16_t", i64 = "uin
 local Tensor = {}
 Tensor.__index = Tensor
 
---- A tensor of n_rows rows of `width` elements, with what the Lua face of an exchange needs.
-function M.tensor(dtype, n_rows, width)
+--- A tensor of n_rows rows of `width` elements, with what the Lua face of an exchange needs; in
+-- the memory of `comm`, or in the heap's.
+function M.tensor(dtype, n_rows, width, comm)
     local shape = ffi.new("int64_t[2]", n_rows, width)
     local ptr = clib.create("cpl_tensor", C.cpl_tensor_destroy, 2, C.cpl_tensor_create,
-        clib.dtypes[dtype], 2, shape, nil)
+        clib.dtypes[dtype], 2, shape, comm and comm._ptr)
     return setmetatable({
         _ptr = ptr, dtype = dtype, n_rows = n_rows, width = width,
         bits = ffi.cast(bits[dtype] .. " *", ptr.data),
@@ -93,6 +94,22 @@ function Tensor:mark(layout, rank, traced)
     return self
 end
 
+--- Rows of 2 integers that rank, seed and place determine.
+function M.draw(rank, n_rows, seed)
+    return M.tensor("i64", n_rows, 2):set(function(i)
+        return (i * 7919 + rank * 104729 + seed) % 2003 - 1001
+    end)
+end
+
+--- Collective. The dot product of two tensors over all ranks; exact for small integers.
+function M.dot(comm, a, b)
+    local sum, bs = 0, b:values()
+    for i, value in ipairs(a:values()) do
+        sum = sum + value * bs[i]
+    end
+    return comm:sum({ sum })[1]
+end
+
 --- The positions of a view's rows, -1 for fill.
 function M.view_positions(view, rank)
     local list = {}
@@ -109,16 +126,16 @@ function M.positions(thing, rank)
 end
 
 -- Runs of 1 to 5 positions dealt to ranks by lot; with `fair` all ranks get as many positions.
-local function deal(stream, cp, seed, fair)
+local function deal(stream, cp, tp, seed, fair)
     local key = C.cpl_random_key(seed, "deal")
-    local ranks, order = {}, {}
-    for rank = 1, cp do
+    local ranks, order, n = {}, {}, cp * tp
+    for rank = 1, n do
         ranks[rank] = {}
     end
     local start, draw = 0, 0
-    local function random(n)
+    local function random(limit)
         draw = draw + 1
-        return math.floor(C.cpl_random_uniform(key, draw) * n)
+        return math.floor(C.cpl_random_uniform(key, draw) * limit)
     end
     while start < stream:n_positions() do
         local length = fair and 1 or math.min(1 + random(5), stream:n_positions() - start)
@@ -130,27 +147,35 @@ local function deal(stream, cp, seed, fair)
         order[i], order[j] = order[j], order[i]
     end
     for i, run in ipairs(order) do
-        local runs = ranks[fair and (i - 1) % cp + 1 or random(cp) + 1]
+        local runs = ranks[fair and (i - 1) % n + 1 or random(n) + 1]
         runs[#runs + 1] = run
     end
-    return layouts.custom(stream, { cp = cp, ranks = ranks })
+    return layouts.custom(stream, { tp = tp, ranks = ranks })
 end
 
---- The layouts of the specs by name.
-function M.layout(name, stream, cp)
+--- The layouts of the specs by name. "random" and "fair" are custom ones; fair: equal counts.
+function M.layout(name, stream, cp, tp)
+    tp = tp or 1
     if name == "random" or name == "other random" then
-        return deal(stream, cp, name == "random" and 1 or 2, false)
+        return deal(stream, cp, tp, name == "random" and 1 or 2, false)
     elseif name == "fair" then
-        return deal(stream, cp, 3, true)
+        return deal(stream, cp, tp, 3, true)
+    elseif name == "striped" then
+        return layouts.striped(stream, { cp = cp, tp = tp, block = 2 })
+    elseif name == "balanced" then
+        return layouts.balanced(stream, { cp = cp, tp = tp, block = 1, tolerance = 0.1 })
     end
-    return layouts[name](stream, { cp = cp })
+    return layouts[name](stream, { cp = cp, tp = tp })
 end
 
 M.names = { "contiguous", "zigzag", "mirror", "random", "fair" }
 
---- The streams of the specs by name; every length is a multiple of 2 * cp.
-function M.stream(name, cp)
-    local unit = 2 * cp
+--- One name for each kind of layout.
+M.kinds = { "contiguous", "zigzag", "mirror", "snake", "striped", "random", "balanced" }
+
+--- The streams of the specs by name; every length is a multiple of 2 * cp * tp.
+function M.stream(name, cp, tp)
+    local unit = 2 * cp * (tp or 1)
     if name == "sbhd" then
         return streams.sbhd { seqlen = 6 * unit, batch = 2 }
     elseif name == "empty" then

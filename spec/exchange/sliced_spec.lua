@@ -1,7 +1,10 @@
 -- The whole stream with a slice of the row on each rank: what a headwise layer exchanges.
+local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
 
-local function to_slices_and_back(comm)
+local on = counts.on(it)
+
+local function to_slices_and_back(comm, method)
     local cplab = require "cplab"
     local exchange = require "cplab.exchange"
     local n, rank, width, wrong = comm:size(), comm:rank(), 3, {}
@@ -21,7 +24,7 @@ local function to_slices_and_back(comm)
             end
         end
         local view = cplab.view.whole(layout, { sliced = true })
-        local plan = exchange.plan(cplab.route(layout, view), comm, "f64", width)
+        local plan = exchange.plan(cplab.route(layout, view), comm, "f64", width, method)
         local src = cplab.tensor.from(packed, { n * #here, width }, "f64")
         local dst = cplab.tensor.zeros({ 6 * n, width }, "f64"):fill(-1)
         plan:convert(src, dst)
@@ -46,15 +49,18 @@ local function to_slices_and_back(comm)
 end
 
 describe("the whole stream in slices", function()
-    for _, n in ipairs { 1, 2, 3, 5, 8 } do
-        it(("is exact on %d ranks, forward, back and in bytes"):format(n), function()
-            for _, wrong in ipairs(ranks.run(n, to_slices_and_back)) do
-                assert.same({}, wrong)
-            end
-        end)
+    for _, method in ipairs { "copy", "direct", "packed", "alltoallv" } do
+        for _, n in ipairs(counts.of { 1, 2, 3, 5, 8 }) do
+            it(("is exact on %d ranks by %s, forward, back and in bytes"):format(n, method),
+                function()
+                    for _, wrong in ipairs(ranks.run(n, to_slices_and_back, method)) do
+                        assert.same({}, wrong)
+                    end
+                end)
+        end
     end
 
-    it("does not take rows that are not packed", function()
+    on(2)("does not take rows that are not packed", function()
         local failure = select(2, ranks.try(2, function(comm)
             local cplab = require "cplab"
             local layout = cplab.layout.zigzag(cplab.stream.thd { lengths = { 8 } }, { cp = 2 })

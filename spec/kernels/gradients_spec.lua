@@ -83,6 +83,14 @@ describe("gradients of", function()
         function(i) return { op.gates(i[1], i[2], i[3], i[4]) } end,
         function(i, _, d) return { op.gates_backward(i[1], i[2], i[3], i[4], d[1], d[2]) } end)
 
+    local weighted = { alpha = 0.5, beta = -2 }
+    check("axpby", { x, random(2, 3, 5) },
+        function(i) return { op.axpby(i[1], i[2], weighted) } end,
+        function(i, _, d) return { op.axpby_backward(i[1], i[2], d[1], weighted) } end)
+    check("sum_squares", { x },
+        function(i) return { tensor.from({ op.sum_squares(i[1]) }, { 1 }) } end,
+        function(i, _, d) return { op.sum_squares_backward(i[1], d[1]:totable()[1]) } end)
+
     local positions, rope = { 0, 7, 2 }, { rotary_dim = 4, theta = 100 }
     check("rope", { random(0, 3, 2, 6) }, function(i) return { op.rope(i[1], positions, rope) } end,
         function(_, _, d) return { op.rope_backward(d[1], positions, rope) } end)
@@ -107,6 +115,43 @@ describe("gradients of", function()
                 function(i, _, d) return { op.matmul_backward(i[1], i[2], d[1], options) } end)
         end
     end
+
+    -- Logits lie 0.3 apart, far more than a step: no choice changes.
+    local logits = tensor.from({ 0.1, 0.7, -0.5, 0.4, -0.2, 0.3, 0.9, -0.6, 0.6, -0.3, 0, -0.9 },
+        { 3, 4 })
+    for _, renormalise in ipairs { true, false } do
+        local route = { top_k = 2, renormalise = renormalise, spans = { { 0, 1 }, { 2, 1 } } }
+        check("moe_route, renormalised " .. tostring(renormalise), { logits },
+            function(i) return { (op.moe_route(i[1], route)) } end,
+            function(i, _, d) return { op.moe_route_backward(i[1], d[1], route) } end)
+        local balance = { top_k = 2, renormalise = renormalise, dprobs = { 1, -2, 3, 0.5 } }
+        check("moe_route with dprobs, renormalised " .. tostring(renormalise), { logits },
+            function(i)
+                local weights, _, probs = op.moe_route(i[1], { top_k = 2,
+                    renormalise = renormalise })
+                return { weights, probs }
+            end,
+            function(i, _, d) -- the same gradient for every row's probs
+                for j = 1, 12 do
+                    d[2]:pointer()[j - 1] = balance.dprobs[(j - 1) % 4 + 1]
+                end
+                return { op.moe_route_backward(i[1], d[1], balance) }
+            end)
+    end
+    local places = { 2, 0, -1, -1, 1, 3 }
+    check("moe_dispatch", { random(0, 3, 4) },
+        function(i) return { op.moe_dispatch(i[1], places, { top_k = 2 }) } end,
+        function(i, _, d)
+            return { op.moe_dispatch_backward(i[1], places, d[1], { top_k = 2 }) }
+        end)
+    check("moe_combine", { random(0, 4, 5), random(1, 3, 2), random(2, 3, 5), random(3, 3) },
+        function(i)
+            return { op.moe_combine(i[1], i[2], places, { shared = i[3], shared_gate = i[4] }) }
+        end,
+        function(i, _, d)
+            return { op.moe_combine_backward(i[1], i[2], places, d[1],
+                { shared = i[3], shared_gate = i[4] }) }
+        end)
 
     local tokens = { 2, -1, 0, 2 }
     check("embedding", { random(0, 3, 4) },

@@ -59,6 +59,51 @@ describe("a tensor", function()
     end)
 end)
 
+-- The kernels of the table, by the header.
+local function kernel_names()
+    local file = assert(io.open "kernels/kernels.h")
+    local text = file:read("*a"):match "typedef struct cpl_kernels (%b{})"
+    file:close()
+    local names = {}
+    for name in text:gmatch "void %(%*([%w_]+)%)" do names[#names + 1] = name end
+    return names
+end
+
+-- Kernels that users know by another name.
+local PUBLIC = { attention = "gqa", attention_backward = "gqa_backward" }
+-- What has no gradient to speak of: an optimizer's step, a sort, and a merge, whose parts get
+-- theirs from the backward of attention with the merged lse.
+local NO_GRADIENT = { adamw = true, moe_group = true, merge = true }
+
+describe("the list of ops", function()
+    it("has every kernel of the table, and each with its gradient", function()
+        local names = kernel_names()
+        assert.is_true(#names > 25)
+        for _, name in ipairs(names) do
+            name = PUBLIC[name] or name
+            assert.is_function(op[name], name)
+            local backward = name:find "_backward$" and name or name .. "_backward"
+            if not NO_GRADIENT[name] then
+                assert.is_function(op[backward], backward)
+            end
+        end
+    end)
+
+    it("is documented: a comment with what it takes stands above each", function()
+        for name in pairs(op) do
+            local found = false
+            for _, part in ipairs { "norm", "pointwise", "conv1d", "gdn", "gqa", "dense",
+                "moe", "optimizer" } do
+                local file = io.open("lua/cplab/op/" .. part .. ".lua")
+                local text = file and file:read "*a" or ""
+                if file then file:close() end
+                found = found or text:find("%-%-[^\n]*\nfunction M%." .. name .. "%(") ~= nil
+            end
+            assert.is_true(found, name)
+        end
+    end)
+end)
+
 describe("an op", function()
     local q = tensor.zeros({ 6, 2, 4 })
     local v = tensor.zeros({ 6, 4, 3 })

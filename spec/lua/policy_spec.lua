@@ -3,8 +3,10 @@ local policy = require "cplab.policy"
 local schedule = require "cplab.schedule"
 local stream = require "cplab.stream"
 
+local function mlp() return "mlp" end
+
 local function steps(name, pattern, cp)
-    return policy.steps(policy.resolve(name), schedule.pattern(pattern, #pattern), cp, true)
+    return policy.steps(policy.resolve(name), schedule.pattern(pattern, #pattern), cp, mlp)
 end
 
 local function words(list)
@@ -45,7 +47,7 @@ describe("policy", function()
         }
         for name, counts in pairs(expected) do
             for i, ratio in ipairs { "1:1", "1:3", "1:7" } do
-                local list = policy.steps(policy.resolve(name), schedule.ratio(ratio, 8), 2, true)
+                local list = policy.steps(policy.resolve(name), schedule.ratio(ratio, 8), 2, mlp)
                 local _, n = words(list):gsub(">", "")
                 assert.equal(counts[i], n)
             end

@@ -12,19 +12,21 @@ describe("schedule", function()
     end)
 
     it("list takes kinds, and kinds with a cp_mode", function()
-        local s = schedule.list { "gdn", { "gdn", cp_mode = "chunkwise" }, "gqa",
+        local s = schedule.list { "gdn", { "gdn", cp_mode = "headwise" }, "gqa",
             { "gqa", cp_mode = "p2p", window = 5 } }
         assert.equal("GG**", s:describe())
         assert.is_nil(s.layers[3].cp_mode)
         assert.same({ kind = "gqa", cp_mode = "p2p", window = 5 }, s.layers[4])
     end)
 
-    it("takes the mode of its kind where a layer says none", function()
-        local s = schedule.list { "gqa", { "gqa", cp_mode = "p2p" }, "gdn" }
-            :with_modes { gqa = "a2a", gdn = "chunkwise" }
-        assert.same({ kind = "gqa", cp_mode = "a2a" }, s.layers[1])
-        assert.same({ kind = "gqa", cp_mode = "p2p" }, s.layers[2])
-        assert.equal("chunkwise", s.layers[3].cp_mode)
+    it("takes the mode of its kind where a layer says none, in a copy", function()
+        local s = schedule.list { "gqa", { "gqa", cp_mode = "p2p", window = 5 }, "gdn",
+            { "gdn", cp_mode = "headwise" } }
+        assert.same({ { kind = "gqa", cp_mode = "a2a" },
+            { kind = "gqa", cp_mode = "p2p", window = 5 }, { kind = "gdn", cp_mode = "chunkwise" },
+            { kind = "gdn", cp_mode = "headwise" } },
+            s:with_modes { gqa = "a2a", gdn = "chunkwise" }.layers)
+        assert.is_nil(s.layers[1].cp_mode)
     end)
 
     it("pattern is repeated and cut", function()

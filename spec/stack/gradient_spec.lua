@@ -42,7 +42,10 @@ local function check(stack, entry, gradient, n, bound)
 end
 
 describe("the gradients of a stack equal finite differences", function()
-    local MODELS = { ["with an MLP"] = {}, ["without"] = { mlp = false, pattern = "G*" } }
+    local MODELS = { ["with an MLP"] = {}, ["with a tied head"] = { tied = true },
+        ["without"] = { mlp = false, pattern = "G*" },
+        ["with experts behind a dense layer"] = { pattern = "G*", moe = { experts = 5, top_k = 2,
+            width = 6, shared_width = 4, first_layer = 1 } } }
     for name, changes in pairs(MODELS) do
         it(name, function()
             local stack = live(changes)

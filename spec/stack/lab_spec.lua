@@ -99,8 +99,21 @@ describe("lab", function()
         refused("lab:step: optimizer 'sgd' needs lr", { "step", { optimizer = "sgd" } })
         refused('lab:step: unknown optimizer "sgdd"; did you mean "sgd"?',
             { "step", { optimizer = "sgdd", lr = 1 } })
+        refused("lab:step: clip is an option of an optimizer, and there is none",
+            { "step", { backward = true, clip = 1 } })
+        refused("lab:step: betas is an option of adamw",
+            { "step", { optimizer = "sgd", lr = 1, betas = { 0.9, 0.9 } } })
+        refused("lab:step: betas[2] must be one of two numbers in [0, 1) (got 1)",
+            { "step", { optimizer = "adamw", lr = 1, betas = { 0.9, 1 } } })
+        refused("lab:step: betas[3] must be one of two numbers in [0, 1) (got 0.5)",
+            { "step", { optimizer = "adamw", lr = 1, betas = { 0.9, 0.9, 0.5 } } })
+        refused("lab:step: eps must be at least 0 (got -1)",
+            { "step", { optimizer = "adamw", lr = 1, eps = -1 } })
+        refused("lab:reference: clip must be above 0 (got 0)",
+            { "reference", { optimizer = "sgd", lr = 1, clip = 0 } })
         refused("lab:step: iters must be at least 1 (got 0)", { "step", { iters = 0 } })
-        refused('lab:reference: unknown field "trace"; there are backward, iters, lr, optimizer',
+        refused('lab:reference: unknown field "trace"; there are backward, betas, '
+            .. "clip, eps, iters, lr, optimizer, weight_decay",
             { "reference", { trace = true } })
         refused("lab:check: the bound of 'x' must be a number or { equals = number }",
             { "check", "x", 1, "2" })

@@ -1,6 +1,6 @@
---- Runs on a rank thread: a lab on a stream and a model given as plain tables.
+--- Runs on a rank: a lab on a stream and a model given as plain tables.
 -- The payload: stream { lengths, real, tokens } or { seqlen }, or streams, a list of which step i
--- takes the one at i mod n; model { pattern, layers, ... },
+-- takes the one at i mod n; model { pattern and layers, or list, ... } or { preset, fields },
 -- cp, options of the lab, and calls { { method, argument, ... }, ... } on it. The call
 -- "convert_and_gather" moves rows that hold their own position and brings them back together;
 -- "step_by_rank" asks for another step on each rank.
@@ -12,18 +12,23 @@ local function make_stream(t)
 end
 
 local function make_model(t)
+    if t.preset then
+        return require("cplab.model")[t.preset](t.fields)
+    end
     local fields = {}
     for name, value in pairs(t) do
         fields[name] = value
     end
-    fields.schedule = require("cplab.schedule").pattern(t.pattern, t.layers or #t.pattern)
-    fields.pattern, fields.layers = nil, nil
+    local schedule = require "cplab.schedule"
+    fields.schedule = t.list and schedule.list(t.list)
+        or schedule.pattern(t.pattern, t.layers or #t.pattern)
+    fields.pattern, fields.layers, fields.list = nil, nil, nil
     return require "cplab.model" (fields)
 end
 
 local own = {}
 
-function own.convert_and_gather(lab, from, to)
+function own.convert_and_gather(lab, from, to, options)
     local cplab = require "cplab"
     local layout = cplab.layout[from](lab.stream, { cp = lab.cp })
     local values = {}
@@ -31,7 +36,7 @@ function own.convert_and_gather(lab, from, to)
         values[2 * slot - 1], values[2 * slot] = position, -position
     end
     local rows = cplab.tensor.from(values, { #values / 2, 2 }, "f64")
-    return lab:gather(lab:convert(rows, from, to), to):totable()
+    return lab:gather(lab:convert(rows, from, to, options), to):totable()
 end
 
 function own.step_by_rank(lab)
@@ -40,6 +45,7 @@ end
 
 return function(comm, payload)
     local job = buffer.decode(payload)
+    require("cplab.tensor").live_in(comm)
     local function stream_of_step(_, step)
         return make_stream(job.streams[step % #job.streams + 1])
     end

@@ -52,6 +52,11 @@ function M.parity_step(stream, model, cp, options)
     return result.answers[1], result
 end
 
+--- The same with a preset of cplab.model.
+function M.run_preset(name, fields, stream, cp)
+    return (M.parity_step(stream, { preset = name, fields = fields }, cp))
+end
+
 --- Pads real lengths to a multiple: { lengths =, real = }.
 function M.padded(real, multiple)
     local lengths = {}

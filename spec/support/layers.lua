@@ -15,11 +15,13 @@ local CONFIGS = {
     gdn = { "cpl_gdn_config", { hidden = 6, key_heads = 2, value_heads = 4, key_dim = 3,
         value_dim = 5, conv = 4, chunk = 4, eps = 1e-6 } },
     mlp = { "cpl_mlp_config", { hidden = 6, width = 9 } },
+    moe = { "cpl_moe_config", { hidden = 6, experts = 5, top_k = 2, width = 7, shared_width = 4,
+        renormalise = true, aux_coefficient = 0.5 } },
     norm = { "cpl_norm_config", { hidden = 6, eps = 1e-6 } },
     linear = { "cpl_linear_config", { ["in"] = 6, out = 5 } },
     embedding = { "cpl_linear_config", { ["in"] = 11, out = 6 } },
 }
-M.kinds = { "gqa", "mla", "gdn", "mlp", "norm", "linear", "embedding" }
+M.kinds = { "gqa", "mla", "gdn", "mlp", "moe", "norm", "linear", "embedding" }
 
 --- A layer of a kind; `changes` to its configuration.
 function M.create(kind, changes)
@@ -75,13 +77,20 @@ function M.backward(self)
     clib.check(C.cpl_layer_backward(self.layer, self.dy, self.dx))
 end
 
---- The value whose gradients backward gives: <y, dy>.
+--- What a mixture of experts reports of its last forward.
+function M.moe_report(self)
+    local report = ffi.new "cpl_moe_report"
+    clib.check(C.cpl_layer_moe_report(self.layer, report))
+    return report
+end
+
+--- The value whose gradients backward gives: <y, dy>, and of experts what balances their load.
 function M.loss(self)
     M.forward(self)
     local y, dy = ffi.cast("double *", self.y.data), ffi.cast("double *", self.dy.data)
     local sum = 0
     for i = 0, tonumber(C.cpl_tensor_n_elements(self.y)) - 1 do sum = sum + y[i] * dy[i] end
-    return sum
+    return sum + (self.kind == "moe" and M.moe_report(self).aux_loss or 0)
 end
 
 --- Row i of a tensor as a Lua list.

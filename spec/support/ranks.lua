@@ -1,4 +1,5 @@
---- Runs a function on rank threads from a spec, and brings back what the ranks return.
+--- Runs a function on ranks from a spec, and brings back what the ranks return. Ranks are threads,
+-- or, where mpirun runs the specs, its first processes.
 --
 --     local results = ranks.run(4, function(comm, p) return comm:rank() * p.k end, { k = 2 })
 --
@@ -9,6 +10,31 @@
 local buffer = require "string.buffer"
 
 local M = { deadline = 20 }
+
+--- How many ranks can be had: what mpirun started, or 8 threads.
+function M.world()
+    local n = require("clib").C.cpl_host_n_processes()
+    return n > 0 and n or 8
+end
+
+--- Of a list of numbers of ranks, those that can be had.
+function M.sizes(list)
+    local sizes = {}
+    for _, n in ipairs(list) do
+        if n <= M.world() then sizes[#sizes + 1] = n end
+    end
+    return sizes
+end
+
+--- busted's `it` where n ranks can be had; else what takes a spec and forgets it.
+function M.with(n, it)
+    return n <= M.world() and it or function() end
+end
+
+--- How a run's ranks exchange bytes: "local" or "mpi".
+function M.transport()
+    return (require("cplab.environment").transport())
+end
 
 local function dump(f)
     local name = debug.getupvalue(f, 1)

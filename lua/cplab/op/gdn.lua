@@ -11,13 +11,15 @@ local M = {}
 
 local L2NORM_EPS = 1e-6
 
-local function option_types()
-    return { scale = "number?", h0 = "any?", cu_seqlens = "list?", l2norm = "boolean?",
+local function option_types(more)
+    local types = { scale = "number?", h0 = "any?", cu_seqlens = "list?", l2norm = "boolean?",
         chunk = "integer?" }
+    for name, kind in pairs(more or {}) do types[name] = kind end
+    return types
 end
 
-local function check_options(who, options)
-    options = call.options(who, options, option_types())
+local function check_options(who, options, more)
+    options = call.options(who, options, option_types(more))
     local chunk = options.chunk or 64
     if chunk < 1 or chunk > 64 then call.fail(who, "chunk = %d is not in 1 .. 64", chunk) end
     return options
@@ -93,7 +95,7 @@ function M.gdn_backward(q, k, v, g, beta, d_o, d_hT, options)
 end
 
 --- The affine summary of every sequence: hT = M h0 + B, for each head.
--- @tparam ?table options cu_seqlens, l2norm, chunk, device
+-- @tparam ?table options h0 [S, Hv, K, V] (then B is hT), cu_seqlens, l2norm, chunk, device
 -- @return M [S, Hv, K, K], B [S, Hv, K, V]
 function M.gdn_summary(k, v, g, beta, options)
     options = check_options("op.gdn_summary", options)
@@ -108,14 +110,16 @@ end
 
 --- The offset of the summary's adjoint: dh0 = M' d_hT + offset.
 -- @tparam cplab.tensor d_o [T, Hv, V]
--- @tparam ?table options scale, cu_seqlens, l2norm, chunk, device
+-- @tparam ?table options d_hT [S, Hv, K, V] (then the result is dh0), scale, cu_seqlens, l2norm,
+--   chunk, device
 -- @treturn cplab.tensor [S, Hv, K, V]
 function M.gdn_summary_backward(q, k, v, g, beta, d_o, options)
     local who = "op.gdn_summary_backward"
-    options = check_options(who, options)
+    options = check_options(who, options, { d_hT = "any?" })
     local gdn, dims = parameters(who, q, k, v, g, beta, options)
     local p = ffi.new "cpl_gdn_summary_backward"
     p.gdn, p.d_o = gdn, dims:take("d_o", d_o, "T Hv V")
+    p.d_state_out = dims:take_if("d_hT", options.d_hT, "S Hv K V")
     local offset = dims:new(dims.S, dims.Hv, dims.K, dims.V)
     p.offset = offset._ptr.data
     dims:call_with_workspace("gdn_summary_backward", p)

@@ -143,23 +143,40 @@ function M.sigmoid_gate_backward(x, gate, dy, options)
     return dx, dgate
 end
 
+local function axpby_parameters(who, x, y, options)
+    options = call.options(who, options, { alpha = "number?", beta = "number?" })
+    local dims = call.dims(who, options)
+    dims:take("x", x, "* D")
+    dims:take("y", y, "* D")
+    return dims, options.alpha or 1, options.beta or 1
+end
+
+-- alpha x + beta y in y's memory.
+local function add_to(dims, x, alpha, y, beta)
+    local p = ffi.new "cpl_axpby"
+    p.x, p.y, p.n, p.alpha, p.beta = x._ptr.data, y._ptr.data, x:n_elements(), alpha, beta
+    dims:call("axpby", p)
+    return y
+end
+
 --- alpha x + beta y, a new tensor.
 -- @tparam cplab.tensor x [..., D]
 -- @tparam cplab.tensor y [..., D]
 -- @tparam ?table options alpha (1), beta (1), device
 -- @treturn cplab.tensor
 function M.axpby(x, y, options)
-    local who = "op.axpby"
-    options = call.options(who, options, { alpha = "number?", beta = "number?" })
-    local dims = call.dims(who, options)
-    local p = ffi.new "cpl_axpby"
-    p.x = dims:take("x", x, "* D")
-    dims:take("y", y, "* D")
-    local sum = dims:keep(y:copy())
-    p.y, p.n = sum._ptr.data, x:n_elements()
-    p.alpha, p.beta = options.alpha or 1, options.beta or 1
-    dims:call("axpby", p)
-    return sum
+    local dims, alpha, beta = axpby_parameters("op.axpby", x, y, options)
+    return add_to(dims, x, alpha, dims:keep(y:copy()), beta)
+end
+
+--- The gradients of axpby.
+-- @tparam cplab.tensor dz [..., D], the gradient of the sum
+-- @return dx, dy
+function M.axpby_backward(x, y, dz, options)
+    local dims, alpha, beta = axpby_parameters("op.axpby_backward", x, y, options)
+    dims:take("dz", dz, "* D")
+    return add_to(dims, dz, alpha, dims:new_like(x), 0),
+        add_to(dims, dz, beta, dims:new_like(y), 0)
 end
 
 return M

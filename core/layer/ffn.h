@@ -1,0 +1,40 @@
+/*
+ * ffn.h: the SwiGLU feed-forward network, y = (silu(x Wg') * x Wu') Wd', over
+ * a range of rows: what an MLP does with all of its rows, an expert with the
+ * slots of its group, and a shared expert with all rows again.
+ */
+#ifndef CPLI_FFN_H
+#define CPLI_FFN_H
+
+#include "layer.h"
+
+/* Where a network's weights and rows lie. Its three parameters follow each
+ * other, gate_proj, up_proj, down_proj; each may hold the matrices of several
+ * experts, one below the other. */
+typedef struct cpli_ffn {
+    int first_param;
+    int64_t width;
+    cpl_tensor *gate_up; /* [rows, 2F]: gate, up; kept */
+    cpl_tensor *act;     /* [rows, F]; kept */
+    cpl_tensor *d_gate_up, *d_act;
+} cpli_ffn;
+
+/* Declares the parameters of `experts` networks, named prefix_gate_proj and so
+ * on (the names must live as long as the layer). */
+void cpli_ffn_params(cpl_layer *layer, cpli_ffn *ffn,
+                     const char *const names[3], int64_t experts,
+                     int64_t width);
+/* Takes its buffers, for n_rows rows. */
+cpl_status cpli_ffn_buffers(cpl_layer *layer, cpli_ffn *ffn, int64_t n_rows);
+
+/* Rows first .. first + n - 1 of x and y, by network `expert`. */
+void cpli_ffn_forward(const cpl_layer *layer, const cpli_ffn *ffn,
+                      int64_t expert, int64_t first, int64_t n, const void *x,
+                      void *y);
+/* Adds to the gradients of the network's parameters; dx (NULL: none) is
+ * written, or added to with `accumulate`. dx may be dy. */
+void cpli_ffn_backward(const cpl_layer *layer, const cpli_ffn *ffn,
+                       int64_t expert, int64_t first, int64_t n, const void *x,
+                       const void *dy, void *dx, bool accumulate);
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * gdn_chunkwise.c: cp_mode "chunkwise": heads stay, the sequence is cut. The
+ * convolution reads its halo through a view, the state walks along the chain of
+ * spans, so it is right in any layout. Padding is outside the spans: it gives
+ * zeros.
+ */
+#include "gdn.h"
+
+/* ---- prepare ---- */
+
+static cpl_status prepare_halo(gdn_layer *gdn, int64_t *n_halo)
+{
+    cpl_layer *layer = &gdn->base;
+    cpl_place *place = layer->place;
+    *n_halo = 0;
+    if (gdn->config.conv == 1)
+        return CPL_OK;
+    cpl_status status =
+        cpli_place_halo(place, gdn->config.conv - 1, &gdn->seen);
+    CPL_TRY(cpl_comm_agree(place->comm, status));
+    CPL_TRY(cpl_plan_create(gdn->seen->route, place->comm, layer->dtype,
+                            gdn->conv_width, NULL, &gdn->halo_plan));
+    return cpl_view_n_local(gdn->seen->view, place->rank, n_halo);
+}
+
+/* Own rows, all heads: the core's rows are the layer's. */
+static void take_core(gdn_layer *gdn)
+{
+    const cpl_place *place = gdn->base.place;
+    int64_t q = gdn->q_width;
+    gdn->core = (gdn_core){.spans = place->spans,
+                           .n_spans = place->n_spans,
+                           .n_rows = place->n_rows,
+                           .key_heads = gdn->config.key_heads,
+                           .value_heads = gdn->config.value_heads,
+                           .q_width = q,
+                           .v_width = gdn->v_width,
+                           .conv_width = gdn->conv_width,
+                           .sections = {{0, 0, q, true},
+                                        {q, q, q, true},
+                                        {2 * q, 2 * q, gdn->v_width, true}},
+                           .x_stride = gdn->conv_width,
+                           .gate_stride = gdn->config.value_heads};
+}
+
+static void join_buffers(gdn_layer *gdn)
+{
+    gdn_core *core = &gdn->core;
+    core->x = gdn->qkv->data;
+    core->a = gdn->a->data;
+    core->b = gdn->b->data;
+    core->d_x = gdn->d_qkv->data;
+    core->d_a = gdn->d_a->data;
+    core->d_b = gdn->d_b->data;
+    core->o = gdn->o;
+    core->d_o = gdn->d_o;
+    core->state_in = gdn->chain.state_in;
+    core->state_out = gdn->chain.state_out;
+    core->d_state_in = gdn->chain.d_state_in;
+    core->d_state_out = gdn->chain.d_state_out;
+}
+
+static cpl_status prepare(gdn_layer *gdn)
+{
+    cpl_layer *layer = &gdn->base;
+    int64_t n = layer->n_rows;
+    int64_t heads = gdn->config.value_heads;
+    int64_t conv = gdn->conv_width;
+    int64_t v = gdn->v_width;
+    int64_t n_halo;
+    take_core(gdn);
+    CPL_TRY(prepare_halo(gdn, &n_halo));
+    cpl_gdn sizes = cpli_gdn_rule(gdn);
+    CPL_TRY(cpli_chain_prepare(&gdn->chain, layer, &sizes));
+    const cpli_buffer buffers[] = {
+        {&gdn->qkv, n, conv, true},
+        {&gdn->a, n, heads, true},
+        {&gdn->b, n, heads, true},
+        {&gdn->o, n, v, true},
+        {&gdn->core.halo, n_halo, conv, true},
+        {&gdn->d_qkv, n, conv, false},
+        {&gdn->d_a, n, heads, false},
+        {&gdn->d_b, n, heads, false},
+        {&gdn->d_o, n, v, false},
+        {&gdn->core.d_halo, n_halo, conv, false},
+    };
+    CPL_TRY(
+        cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));
+    CPL_TRY(cpli_gdn_core_buffers(gdn));
+    join_buffers(gdn);
+    return CPL_OK;
+}
+
+static void release(gdn_layer *gdn)
+{
+    cpli_chain_release(&gdn->chain);
+    cpl_plan_destroy(gdn->halo_plan);
+    gdn->halo_plan = NULL;
+}
+
+/* ---- forward ---- */
+
+/* The halo travels while z, b and a are projected. */
+static cpl_status bring(gdn_layer *gdn, const cpl_tensor *x)
+{
+    cpl_layer *layer = &gdn->base;
+    int64_t hidden = layer->in_width;
+    int64_t heads = gdn->config.value_heads;
+    cpl_plan *plan = gdn->halo_plan;
+    cpli_project(layer, GDN_QKV_PROJ, x->data, hidden, gdn->qkv->data,
+                 gdn->conv_width);
+    CPL_TRY(cpl_tensor_mark_like(gdn->qkv, x));
+    if (plan != NULL)
+        CPL_TRY(cpl_plan_start(plan, gdn->qkv, gdn->core.halo));
+    cpli_project(layer, GDN_Z_PROJ, x->data, hidden, gdn->z->data,
+                 gdn->v_width);
+    cpli_project(layer, GDN_B_PROJ, x->data, hidden, gdn->b->data, heads);
+    cpli_project(layer, GDN_A_PROJ, x->data, hidden, gdn->a->data, heads);
+    if (plan == NULL)
+        return CPL_OK;
+    CPL_TRY(cpl_plan_finish(plan));
+    return cpli_check_view(layer, gdn->core.halo, gdn->seen->view);
+}
+
+static cpl_status enter(gdn_layer *gdn, const cpl_gdn *rule)
+{
+    return cpli_chain_forward(&gdn->chain, rule);
+}
+
+/* o is where the core wrote it. */
+static cpl_status stay(gdn_layer *gdn)
+{
+    (void)gdn;
+    return CPL_OK;
+}
+
+/* ---- backward ---- */
+
+static cpl_status enter_back(gdn_layer *gdn, const cpl_gdn *rule)
+{
+    return cpli_chain_backward(&gdn->chain, rule, gdn->d_o->data);
+}
+
+/* The gradient of the halo goes home while z, b and a are done. */
+static cpl_status bring_back(gdn_layer *gdn, void *dx)
+{
+    const cpl_layer *layer = &gdn->base;
+    int64_t hidden = layer->in_width;
+    int64_t heads = gdn->config.value_heads;
+    const void *x = layer->x->data;
+    cpl_plan *plan = gdn->halo_plan;
+    if (plan != NULL)
+        CPL_TRY(
+            cpl_plan_start_adjoint(plan, gdn->core.d_halo, gdn->d_qkv, true));
+    cpli_project_backward(layer, GDN_Z_PROJ, x, hidden, gdn->d_z->data,
+                          gdn->v_width, dx, hidden, false);
+    cpli_project_backward(layer, GDN_B_PROJ, x, hidden, gdn->d_b->data, heads,
+                          dx, hidden, true);
+    cpli_project_backward(layer, GDN_A_PROJ, x, hidden, gdn->d_a->data, heads,
+                          dx, hidden, true);
+    if (plan != NULL)
+        CPL_TRY(cpl_plan_finish(plan));
+    cpli_project_backward(layer, GDN_QKV_PROJ, x, hidden, gdn->d_qkv->data,
+                          gdn->conv_width, dx, hidden, true);
+    return CPL_OK;
+}
+
+const gdn_mode cpli_gdn_chunkwise = {
+    .name = "chunkwise",
+    .prepare = prepare,
+    .release = release,
+    .bring = bring,
+    .enter = enter,
+    .give = stay,
+    .give_back = stay,
+    .enter_back = enter_back,
+    .bring_back = bring_back,
+};

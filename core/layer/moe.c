@@ -1,0 +1,329 @@
+/*
+ * moe.c: a mixture of experts (transformers modeling_qwen3_next.py): a softmax
+ * router, top-k with the chosen weights renormalised, SwiGLU experts, and a
+ * shared expert behind a sigmoid gate. Experts are on every rank and tokens
+ * stay on theirs, so context parallelism needs nothing here but, where the
+ * load is balanced by a loss, the counts of the group. Rows are grouped by
+ * expert, so each expert is three products over rows that stand together.
+ * Padding is never routed and never counted; its rows give and get 0.
+ */
+#include "ffn.h"
+
+typedef struct moe_layer {
+    cpl_layer base;
+    cpl_moe_config config;
+    cpli_ffn experts, shared;
+    int router, shared_gate_proj; /* parameters */
+    cpl_tensor *probs;            /* [n, E] */
+    cpl_tensor *weights;          /* [n, k] */
+    cpl_tensor *grouped, *out;    /* [n k, hidden]: what experts see and make */
+    cpl_tensor *shared_out;       /* [n, hidden] */
+    cpl_tensor *shared_gate;      /* [n, 1] */
+    cpl_tensor *logits;           /* [n, E], and their gradient */
+    cpl_tensor *d_weights, *d_out, *d_shared, *d_shared_gate;
+    int32_t *chosen;  /* [n, k] */
+    int64_t *places;  /* [n, k] */
+    int64_t *offsets; /* [E + 1] */
+    double *balance;  /* [2 E], see balance() */
+    double margin, aux_loss;
+} moe_layer;
+
+static bool has_shared(const moe_layer *moe)
+{
+    return moe->config.shared_width > 0;
+}
+
+static cpl_status take_integers(moe_layer *moe)
+{
+    int64_t choices = moe->base.n_rows * moe->config.top_k;
+    CPL_TRY(CPL_ALLOC(choices, &moe->chosen));
+    CPL_TRY(CPL_ALLOC(choices, &moe->places));
+    CPL_TRY(CPL_ALLOC(moe->config.experts + 1, &moe->offsets));
+    return CPL_ALLOC(2 * moe->config.experts, &moe->balance);
+}
+
+static cpl_status take_shared(moe_layer *moe)
+{
+    cpl_layer *layer = &moe->base;
+    int64_t n = layer->n_rows;
+    const cpli_buffer buffers[] = {
+        {&moe->shared_out, n, layer->in_width, true},
+        {&moe->shared_gate, n, 1, true},
+        {&moe->d_shared, n, layer->in_width, false},
+        {&moe->d_shared_gate, n, 1, false},
+    };
+    CPL_TRY(cpli_ffn_buffers(layer, &moe->shared, n));
+    return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
+}
+
+static cpl_status prepare(cpl_layer *layer)
+{
+    moe_layer *moe = (moe_layer *)layer;
+    int64_t n = layer->n_rows;
+    int64_t slots = n * moe->config.top_k;
+    const cpli_buffer buffers[] = {
+        {&moe->probs, n, moe->config.experts, true},
+        {&moe->weights, n, moe->config.top_k, true},
+        {&moe->grouped, slots, layer->in_width, true},
+        {&moe->out, slots, layer->in_width, true},
+        {&moe->logits, n, moe->config.experts, false},
+        {&moe->d_weights, n, moe->config.top_k, false},
+        {&moe->d_out, slots, layer->in_width, false},
+    };
+    CPL_TRY(take_integers(moe));
+    CPL_TRY(cpli_ffn_buffers(layer, &moe->experts, slots));
+    if (has_shared(moe))
+        CPL_TRY(take_shared(moe));
+    return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
+}
+
+static void release(cpl_layer *layer)
+{
+    moe_layer *moe = (moe_layer *)layer;
+    cpli_free(moe->chosen);
+    cpli_free(moe->places);
+    cpli_free(moe->offsets);
+    cpli_free(moe->balance);
+    moe->chosen = NULL;
+    moe->places = moe->offsets = NULL;
+    moe->balance = NULL;
+}
+
+/* Who goes to whom, and the rows in the order of their experts. */
+static void dispatch(moe_layer *moe, const cpl_tensor *x)
+{
+    cpl_layer *layer = &moe->base;
+    const cpl_moe_config *c = &moe->config;
+    const cpl_place *place = layer->place;
+    cpl_span all = {.length = layer->n_rows};
+    bool all_rows = cpl_faults_here()->route_padding != 0;
+    cpli_project(layer, moe->router, x->data, layer->in_width,
+                 moe->logits->data, c->experts);
+    layer->kernels->moe_route(
+        &(cpl_moe_route){.logits = moe->logits->data,
+                         .probs = moe->probs->data,
+                         .weights = moe->weights->data,
+                         .chosen = moe->chosen,
+                         .margin = &moe->margin,
+                         .spans = all_rows ? &all : place->spans,
+                         .n_spans = all_rows ? 1 : place->n_spans,
+                         .n_rows = layer->n_rows,
+                         .experts = c->experts,
+                         .top_k = c->top_k,
+                         .renormalise = c->renormalise});
+    layer->kernels->moe_group(&(cpl_moe_group){.chosen = moe->chosen,
+                                               .places = moe->places,
+                                               .offsets = moe->offsets,
+                                               .n_rows = layer->n_rows,
+                                               .experts = c->experts,
+                                               .top_k = c->top_k});
+    layer->kernels->moe_dispatch(&(cpl_moe_dispatch){.x = x->data,
+                                                     .places = moe->places,
+                                                     .y = moe->grouped->data,
+                                                     .n_rows = layer->n_rows,
+                                                     .top_k = c->top_k,
+                                                     .width = layer->in_width});
+}
+
+/*
+ * The loss that balances the load (Fedus, Zoph, Shazeer, arXiv 2101.03961):
+ * coefficient E sum f_e P_e, with f_e the choices of expert e and P_e the sum
+ * of its probs, both over the group and per token. Only P_e has a gradient,
+ * coefficient E f_e / tokens for each token; `balance` holds it afterwards.
+ */
+static cpl_status balance(moe_layer *moe)
+{
+    int64_t n_experts = moe->config.experts;
+    double *choices = moe->balance;
+    double *probs = moe->balance + n_experts;
+    for (int64_t e = 0; e < n_experts; e++) {
+        choices[e] = (double)(moe->offsets[e + 1] - moe->offsets[e]);
+        probs[e] = 0;
+        for (int64_t i = 0; i < moe->base.n_rows; i++)
+            probs[e] += cpl_dtype_load(moe->base.dtype, moe->probs->data,
+                                       i * n_experts + e);
+    }
+    CPL_TRY(cpl_comm_sum(moe->base.place->comm, moe->balance, 2 * n_experts,
+                         CPL_F64));
+    double tokens = 0;
+    for (int64_t e = 0; e < n_experts; e++)
+        tokens += choices[e] / moe->config.top_k;
+    double factor = tokens > 0 ? moe->config.aux_coefficient *
+                                     (double)n_experts / (tokens * tokens)
+                               : 0;
+    moe->aux_loss = 0;
+    for (int64_t e = 0; e < n_experts; e++) {
+        moe->aux_loss += factor * choices[e] * probs[e];
+        moe->balance[e] = factor * choices[e];
+    }
+    return CPL_OK;
+}
+
+static cpl_moe_combine combination(const moe_layer *moe)
+{
+    cpl_moe_combine p = {.h = moe->out->data,
+                         .weights = moe->weights->data,
+                         .places = moe->places,
+                         .n_rows = moe->base.n_rows,
+                         .top_k = moe->config.top_k,
+                         .width = moe->base.in_width};
+    if (has_shared(moe)) {
+        p.shared = moe->shared_out->data;
+        p.shared_gate = moe->shared_gate->data;
+    }
+    return p;
+}
+
+static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
+{
+    moe_layer *moe = (moe_layer *)layer;
+    dispatch(moe, x);
+    for (int64_t e = 0; e < moe->config.experts; e++)
+        cpli_ffn_forward(layer, &moe->experts, e, moe->offsets[e],
+                         moe->offsets[e + 1] - moe->offsets[e],
+                         moe->grouped->data, moe->out->data);
+    if (has_shared(moe)) {
+        cpli_ffn_forward(layer, &moe->shared, 0, 0, layer->n_rows, x->data,
+                         moe->shared_out->data);
+        cpli_project(layer, moe->shared_gate_proj, x->data, layer->in_width,
+                     moe->shared_gate->data, 1);
+    }
+    cpl_moe_combine p = combination(moe);
+    p.y = y->data;
+    layer->kernels->moe_combine(&p);
+    return moe->config.aux_coefficient > 0 ? balance(moe) : CPL_OK;
+}
+
+/* dx of the routed rows, from the gradients of the slots. */
+static void experts_backward(moe_layer *moe, cpl_tensor *dx)
+{
+    cpl_layer *layer = &moe->base;
+    void *d = moe->d_out->data; /* in place: of the results, then of the rows */
+    for (int64_t e = 0; e < moe->config.experts; e++)
+        cpli_ffn_backward(layer, &moe->experts, e, moe->offsets[e],
+                          moe->offsets[e + 1] - moe->offsets[e],
+                          moe->grouped->data, d, d, false);
+    layer->kernels->moe_combine(&(cpl_moe_combine){.h = d,
+                                                   .places = moe->places,
+                                                   .y = dx->data,
+                                                   .n_rows = layer->n_rows,
+                                                   .top_k = moe->config.top_k,
+                                                   .width = layer->in_width});
+}
+
+/* dx of the router is added. */
+static void router_backward(moe_layer *moe, cpl_tensor *dx)
+{
+    cpl_layer *layer = &moe->base;
+    const cpl_moe_config *c = &moe->config;
+    layer->kernels->moe_route_backward(&(cpl_moe_route_backward){
+        .probs = moe->probs->data,
+        .dweights = moe->d_weights->data,
+        .dprobs = c->aux_coefficient > 0 ? moe->balance : NULL,
+        .chosen = moe->chosen,
+        .dlogits = moe->logits->data,
+        .n_rows = layer->n_rows,
+        .experts = c->experts,
+        .top_k = c->top_k,
+        .renormalise = c->renormalise});
+    cpli_project_backward(layer, moe->router, layer->x->data, layer->in_width,
+                          moe->logits->data, c->experts, dx->data,
+                          layer->in_width, true);
+}
+
+static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
+                           cpl_tensor *dx)
+{
+    moe_layer *moe = (moe_layer *)layer;
+    if (dx == NULL)
+        return cpli_fail(CPL_INVALID, "%s: backward needs dx", layer->name);
+    cpl_moe_combine_backward p = {.forward = combination(moe),
+                                  .dy = dy->data,
+                                  .dh = moe->d_out->data,
+                                  .dweights = moe->d_weights->data};
+    if (has_shared(moe)) {
+        p.dshared = moe->d_shared->data;
+        p.dshared_gate = moe->d_shared_gate->data;
+    }
+    layer->kernels->moe_combine_backward(&p);
+    experts_backward(moe, dx);
+    router_backward(moe, dx);
+    if (!has_shared(moe))
+        return CPL_OK;
+    cpli_ffn_backward(layer, &moe->shared, 0, 0, layer->n_rows, layer->x->data,
+                      moe->d_shared->data, dx->data, true);
+    cpli_project_backward(layer, moe->shared_gate_proj, layer->x->data,
+                          layer->in_width, moe->d_shared_gate->data, 1,
+                          dx->data, layer->in_width, true);
+    return CPL_OK;
+}
+
+static const cpli_layer_ops ops = {
+    .kind = "moe",
+    .prepare = prepare,
+    .forward = forward,
+    .backward = backward,
+    .release = release,
+};
+
+static cpl_status check_config(const cpl_moe_config *c)
+{
+    if (c->hidden < 1 || c->experts < 1 || c->width < 1)
+        return cpli_fail(CPL_INVALID,
+                         "moe: hidden, experts and width must be positive (got "
+                         "%d, %d, %d)",
+                         c->hidden, c->experts, c->width);
+    if (c->top_k < 1 || c->top_k > c->experts)
+        return cpli_fail(CPL_INVALID, "moe: top_k %d is not in 1 to %d experts",
+                         c->top_k, c->experts);
+    if (c->shared_width < 0 || !(c->aux_coefficient >= 0))
+        return cpli_fail(CPL_INVALID,
+                         "moe: shared_width %d and aux_coefficient %g must not "
+                         "be negative",
+                         c->shared_width, c->aux_coefficient);
+    return CPL_OK;
+}
+
+cpl_status cpl_layer_moe(const cpl_moe_config *config, cpl_dtype dtype,
+                         cpl_layer **out)
+{
+    static const char *const names[] = {"expert_gate_proj", "expert_up_proj",
+                                        "expert_down_proj"};
+    static const char *const shared_names[] = {
+        "shared_gate_proj", "shared_up_proj", "shared_down_proj"};
+    cpl_layer *layer;
+    CPL_TRY(check_config(config));
+    CPL_TRY(cpli_layer_create(&ops, sizeof(moe_layer), dtype, &layer));
+    moe_layer *moe = (moe_layer *)layer;
+    moe->config = *config;
+    layer->in_width = layer->out_width = config->hidden;
+    moe->router = layer->n_params;
+    cpli_layer_param(layer, "router", CPLI_DRAW_NORMAL, config->experts,
+                     config->hidden);
+    cpli_ffn_params(layer, &moe->experts, names, config->experts,
+                    config->width);
+    if (has_shared(moe)) {
+        cpli_ffn_params(layer, &moe->shared, shared_names, 1,
+                        config->shared_width);
+        moe->shared_gate_proj = layer->n_params;
+        cpli_layer_param(layer, "shared_expert_gate", CPLI_DRAW_NORMAL, 1,
+                         config->hidden);
+    }
+    *out = layer;
+    return CPL_OK;
+}
+
+cpl_status cpl_layer_moe_report(const cpl_layer *layer, cpl_moe_report *out)
+{
+    const moe_layer *moe = (const moe_layer *)layer;
+    if (layer->ops != &ops || layer->x == NULL)
+        return cpli_fail(CPL_INVALID,
+                         "%s: only a mixture of experts that ran forward "
+                         "has routed tokens",
+                         layer->ops->kind);
+    *out = (cpl_moe_report){.experts = moe->config.experts,
+                            .offsets = moe->offsets,
+                            .margin = moe->margin,
+                            .aux_loss = moe->aux_loss};
+    return CPL_OK;
+}

@@ -1,0 +1,157 @@
+--- The command `bench convert`: what changing the layout of rows costs, by size, layouts, method
+-- and dtype, beside what copying as many rows costs on the same machine in the same run. Each row
+-- of the table is checked bit for bit before a time of it is printed.
+-- @module cplab.bench_convert
+local cases = require "cplab.bench.cases"
+local environment = require "cplab.environment"
+local figures = require "cplab.bench.figures"
+local options = require "cplab.bench.options"
+local ranks = require "cplab.ranks"
+local statistics = require "cplab.bench.statistics"
+local tables = require "cplab.bench.table"
+
+local M = {}
+
+-- The survey copies a shard of the largest size, but no more than this.
+local MAX_SURVEY_BYTES = 2 ^ 28
+
+local function run_ranks(chosen, job, case)
+    return ranks.run(chosen.cp * chosen.tp, chosen.deadline, "cplab.bench.rank",
+        { job = job, case = case })
+end
+
+-- ---- before the table ---------------------------------------------------------------
+
+local function survey(chosen)
+    local bytes = math.min(chosen.sizes[#chosen.sizes], MAX_SURVEY_BYTES)
+    local results, failure = run_ranks(chosen, "survey", { bytes = bytes, iters = 9 })
+    if not results then return nil, failure.reason end
+    local measured = results[1]
+    local function rate(seconds, n) return n * bytes / statistics.quantile(seconds, 0.5) / 1e9 end
+    local env = environment.describe { device = "cpu" }
+    env.transport = measured.transport
+    env.copy_bytes = bytes
+    env.copy_one_rank = rate(measured.alone, 1)
+    env.copy_all_ranks = rate(measured.all, chosen.cp * chosen.tp)
+    return env
+end
+
+local function print_survey(env, chosen)
+    print(("# cplab %s %s, %s, %d core%s"):format(env.version, env.commit or "", env.cpu, env.cores,
+        env.cores == 1 and "" or "s"))
+    print(("# transport %s, %d ranks (cp %d, tp %d), %d iterations after %d"):format(env.transport,
+        chosen.cp * chosen.tp, chosen.cp, chosen.tp, chosen.iters, chosen.warmup))
+    print(("# memcpy of %d bytes: one rank alone %.2f GB/s, all ranks at once %.2f GB/s together")
+        :format(env.copy_bytes, env.copy_one_rank, env.copy_all_ranks))
+end
+
+-- ---- rows ---------------------------------------------------------------------------
+
+-- The sentence of a rank's failure, without the place in this program that raised it.
+local function sentence(failure)
+    return (failure.reason:gsub("^(rank %d+: )[^\n]-%.lua:%d+: ", "%1"))
+end
+
+local function row_of(chosen, case)
+    if case.reason then return figures.without_times(case, "skipped", case.reason) end
+    local results, failure = run_ranks(chosen, "row", case)
+    if not results then return figures.without_times(case, "error", sentence(failure)), failure end
+    local measured = results[1]
+    if measured.skipped then return figures.without_times(case, "skipped", measured.skipped) end
+    return figures.row(case, measured)
+end
+
+-- Rows are there as soon as they are known. Returns why one cannot be written.
+local function show(row, env, as_json)
+    row.transport = env.transport
+    if as_json then
+        row.env = env
+        print(tables.json(row))
+    else
+        print(tables.line(row, env.transport))
+    end
+    local ok, message = io.stdout:flush()
+    return not ok and message or nil
+end
+
+local function show_failure(failure)
+    if failure.traceback and failure.traceback ~= "" then
+        io.stderr:write(failure.traceback, "\n")
+    end
+end
+
+-- A method that nobody named, and that is none for this route or transport: said once, at the end.
+local function leave_out(left_out, row)
+    local entry = left_out[row.method]
+    if not entry then
+        entry = { method = row.method, reason = row.reason, n = 0 }
+        left_out[row.method], left_out[#left_out + 1] = entry, entry
+    end
+    entry.n = entry.n + 1
+end
+
+local function show_left_out(left_out)
+    for _, entry in ipairs(left_out) do
+        print(("# left out: %d row%s by %s, the first since %s"):format(entry.n,
+            entry.n == 1 and "" or "s", entry.method, entry.reason))
+    end
+end
+
+-- A rank that does not return would disturb every later time.
+local function run_cases(chosen, list, env, as_json)
+    local counts, left_out = { ok = 0, wrong = 0, skipped = 0, error = 0 }, {}
+    for i, case in ipairs(list) do
+        local row, failure = row_of(chosen, case)
+        counts[row.status] = counts[row.status] + 1
+        local is_unnamed = chosen.all_methods and row.status == "skipped" and not case.reason
+        if is_unnamed and not as_json then
+            leave_out(left_out, row)
+        else
+            counts.unwritten = show(row, env, as_json)
+        end
+        if failure then show_failure(failure) end
+        counts.left = #list - i
+        if counts.unwritten or failure and failure.is_stuck then break end
+    end
+    show_left_out(left_out)
+    return counts
+end
+
+-- What is wrong with the table as a whole.
+local function verdict(counts)
+    if counts.unwritten then return 2, "cannot write standard output: " .. counts.unwritten end
+    if counts.wrong + counts.error == 0 then return 0 end
+    local left = counts.left > 0
+        and ("; %d more were not run, since a rank does not return"):format(counts.left) or ""
+    return 1, ("bench convert: rows of the table: %d wrong, %d ended with an error%s"):format(
+        counts.wrong, counts.error, left)
+end
+
+local function nothing_to_run(list)
+    for _, case in ipairs(list) do
+        if not case.reason then return nil end
+    end
+    return "bench convert: nothing is left to run: " .. list[1].reason
+end
+
+--- Carries the command out.
+-- @tparam table arguments words of the command line, as `cplab.bench.options` reads them; json
+-- @treturn number exit status: 1 where a row is wrong or ended with an error
+-- @treturn ?string what to tell the user
+function M.run(arguments)
+    local _, processes = environment.transport()
+    local chosen, message = options.read(arguments, processes)
+    if not chosen then return 2, message end
+    local list = cases.make(chosen)
+    local nothing = nothing_to_run(list)
+    if nothing then return 2, nothing end
+    local env, problem = survey(chosen)
+    if not env then return 1, "bench convert: " .. problem end
+    if not arguments.json then
+        print_survey(env, chosen)
+        print(tables.head(env.transport))
+    end
+    return verdict(run_cases(chosen, list, env, arguments.json))
+end
+
+return M

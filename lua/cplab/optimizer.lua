@@ -1,0 +1,173 @@
+--- Optimizers: what a step may be told about them, and how they change parameters.
+-- `sgd`: w -= lr g. `adamw`: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv
+-- 1711.05101), eps 1e-8 outside the root, decay multiplied by lr.
+--
+-- What decays: matrices, the embedding and convolution kernels among them. What does not: vectors,
+-- that is the weights of norms, A_log, dt_bias and biases. It is the rule of Megatron-LM
+-- (core/optimizer: parameters of one dimension and biases are left out) and of
+-- flash-linear-attention (layers/gated_deltanet.py marks A_log and dt_bias). Qwen3-Next was trained
+-- with decay on its zero-centred norms too, which this is not.
+--
+-- `clip` bounds the norm of all gradients together, once, after they were summed over the ranks:
+-- g is multiplied by clip / (norm + 1e-6) where that is below 1 (Megatron-LM, PyTorch). The stored
+-- gradients stay as they are. Every rank has the same gradients, so every rank has the same norm.
+-- @module cplab.optimizer
+local args = require "cplab.check_args"
+local clib = require "clib"
+local rows = require "cplab.rows"
+local C, ffi = clib.C, clib.ffi
+
+local M = {}
+
+--- What an optimizer may be told, as types for check_args.fields.
+M.fields = {
+    optimizer = "string?", lr = "number?", clip = "number?", betas = "list?", eps = "number?",
+    weight_decay = "number?",
+}
+
+local NAMES = { "adamw", "sgd" }
+local OF_ADAMW = { "betas", "eps", "weight_decay" }
+
+local function check_number(who, name, value, allowed, rule, level)
+    if not allowed then
+        error(("%s: %s must be %s (got %s)"):format(who, name, rule, args.show(value)), level + 1)
+    end
+end
+
+local function check_adamw(who, o, level)
+    local betas = o.betas or { 0.9, 0.95 }
+    for i = 1, math.max(#betas, 2) do
+        local beta = betas[i]
+        local fits = i <= 2 and type(beta) == "number" and beta >= 0 and beta < 1
+        check_number(who, ("betas[%d]"):format(i), beta, fits, "one of two numbers in [0, 1)",
+            level + 1)
+    end
+    local eps, decay = o.eps or 1e-8, o.weight_decay or 0.01
+    check_number(who, "eps", eps, eps >= 0, "at least 0", level + 1)
+    check_number(who, "weight_decay", decay, decay >= 0, "at least 0", level + 1)
+    return { beta1 = betas[1], beta2 = betas[2], eps = eps, weight_decay = decay }
+end
+
+-- What the chosen optimizer does not take.
+local function check_others(who, o, names, level)
+    for _, name in ipairs(names) do
+        if o[name] ~= nil then
+            error(("%s: %s is an option of %s"):format(who, name, o.optimizer and "adamw"
+                or "an optimizer, and there is none"), level + 1)
+        end
+    end
+end
+
+--- The numbers of an optimizer, checked, with what was left open: optimizer, lr, clip, and for
+-- adamw beta1 (0.9), beta2 (0.95), eps (1e-8), weight_decay (0.01). Empty where there is none.
+-- @tparam string who
+-- @tparam table o fields of M.fields; others are not looked at
+-- @tparam number level
+function M.settings(who, o, level)
+    if o.optimizer == nil then
+        check_others(who, o, { "clip", unpack(OF_ADAMW) }, level + 1)
+        return {}
+    end
+    args.one_of(who, "optimizer", o.optimizer, NAMES, level + 1)
+    if not o.lr then
+        error(("%s: optimizer '%s' needs lr"):format(who, o.optimizer), level + 1)
+    end
+    if o.clip then check_number(who, "clip", o.clip, o.clip > 0, "above 0", level + 1) end
+    local settings = {}
+    if o.optimizer == "adamw" then
+        settings = check_adamw(who, o, level + 1)
+    else
+        check_others(who, o, OF_ADAMW, level + 1)
+    end
+    settings.optimizer, settings.lr, settings.clip = o.optimizer, o.lr, o.clip
+    return settings
+end
+
+--- A text that is equal exactly for equal settings.
+function M.text(settings)
+    local words = {}
+    for name, value in pairs(settings) do
+        words[#words + 1] = name .. "="
+            .. (type(value) == "number" and ("%.17g"):format(value) or tostring(value))
+    end
+    table.sort(words)
+    return table.concat(words, " ")
+end
+
+--- The norm of all gradients together.
+-- @tparam table parameters cplab.parameters
+-- @param kernels a `cpl_kernels *`
+function M.norm(parameters, kernels)
+    local sum = ffi.new "double[1]"
+    kernels.sum_squares(ffi.new("cpl_sum_squares", { x = parameters.grads.data, sum = sum,
+        n = parameters.n }))
+    return math.sqrt(sum[0])
+end
+
+--- Whether weight decay concerns a parameter of so many dimensions.
+function M.decays(n_dims)
+    return n_dims >= 2
+end
+
+-- The moments of all parameters, made when they are first needed.
+local function moments_of(parameters)
+    local function zeros() return rows.new(parameters.comm, parameters.dtype, parameters.n, 1) end
+    parameters.moments = parameters.moments or { step = 0, m = zeros(), v = zeros() }
+    return parameters.moments
+end
+
+local function adamw(parameters, kernels, settings, grad_scale)
+    local moments = moments_of(parameters)
+    moments.step = moments.step + 1
+    local p = ffi.new("cpl_adamw", {
+        step = moments.step, lr = settings.lr, beta1 = settings.beta1, beta2 = settings.beta2,
+        eps = settings.eps, grad_scale = grad_scale,
+    })
+    local size = tonumber(C.cpl_dtype_bytes(clib.dtypes[parameters.dtype]))
+    for _, entry in ipairs(parameters.list) do
+        local at = entry.at * size
+        p.w, p.grad, p.n = entry.weight.data, entry.grad.data, entry.n
+        p.m = ffi.cast("char *", moments.m.data) + at
+        p.v = ffi.cast("char *", moments.v.data) + at
+        p.weight_decay = entry.decays and settings.weight_decay or 0
+        kernels.adamw(p)
+    end
+end
+
+--- Changes parameters by their gradients, which are summed over the group already.
+-- @tparam table parameters cplab.parameters
+-- @param kernels a `cpl_kernels *`
+-- @tparam table settings of M.settings
+-- @tparam number norm of M.norm
+function M.update(parameters, kernels, settings, norm)
+    local scale = settings.clip and math.min(1, settings.clip / (norm + 1e-6)) or 1
+    if settings.clip and norm ~= norm then scale = norm end -- a NaN is not clipped away
+    if settings.optimizer == "adamw" then
+        adamw(parameters, kernels, settings, scale)
+    else
+        rows.accumulate(kernels, parameters.grads, parameters.weights, -settings.lr * scale)
+    end
+end
+
+--- The moments become 0: training begins anew.
+function M.forget(parameters)
+    local moments = parameters.moments
+    if moments then
+        moments.step = 0
+        C.cpl_tensor_fill(moments.m, 0)
+        C.cpl_tensor_fill(moments.v, 0)
+    end
+end
+
+--- The moments of other parameters, of the same layers, become these.
+function M.take(parameters, other)
+    M.forget(parameters)
+    if other.moments then
+        local moments = moments_of(parameters)
+        moments.step = other.moments.step
+        clib.check(C.cpl_tensor_copy(moments.m, other.moments.m))
+        clib.check(C.cpl_tensor_copy(moments.v, other.moments.v))
+    end
+end
+
+return M

@@ -1,0 +1,123 @@
+-- AdamW and the sum of squares: against a step written out here, table against table, and the
+-- odd sizes and numbers.
+local numbers = require "spec.kernels.numbers"
+local op = require "cplab.op"
+local tensor = require "cplab.tensor"
+
+-- Shares of the largest number: a few roundings each.
+local BOUNDS = { f64 = 1e-14, f32 = 1e-6 }
+
+local function inputs(n, dtype)
+    local x = {}
+    for j = 1, 3 do x[j] = numbers.tensor(3, j, { n }, -1, 1, dtype) end
+    x[4] = numbers.tensor(3, 4, { n }, 0, 1, dtype) -- squares
+    return x
+end
+
+-- Loshchilov and Hutter, arXiv 1711.05101, algorithm 2, for one number; the decay is part of what
+-- the learning rate multiplies, as in PyTorch.
+local function by_hand(w, g, m, v, o)
+    m = o.betas[1] * m + (1 - o.betas[1]) * g
+    v = o.betas[2] * v + (1 - o.betas[2]) * g * g
+    local m_hat, v_hat = m / (1 - o.betas[1] ^ o.step), v / (1 - o.betas[2] ^ o.step)
+    return w - o.lr * (m_hat / (math.sqrt(v_hat) + o.eps) + o.weight_decay * w), m, v
+end
+
+describe("adamw", function()
+    for _, device in ipairs { "ref", "cpu" } do
+        it(("is the step of the paper, for two steps: %s"):format(device), function()
+            local x, lists = inputs(7), {}
+            for i, t in ipairs(x) do lists[i] = t:totable() end
+            for step = 1, 2 do
+                local o = { lr = 0.1, betas = { 0.8, 0.7 }, eps = 1e-3, weight_decay = 0.5,
+                    step = step, device = device }
+                for i = 1, 7 do
+                    lists[1][i], lists[3][i], lists[4][i] = by_hand(lists[1][i], lists[2][i],
+                        lists[3][i], lists[4][i], o)
+                end
+                x[1], x[3], x[4] = op.adamw(x[1], x[2], x[3], x[4], o)
+                for _, i in ipairs { 1, 3, 4 } do
+                    numbers.close("state " .. i, x[i], lists[i], 1e-14)
+                end
+            end
+        end)
+    end
+
+    it("agrees between the tables, at any size and far from the first step", function()
+        for _, n in ipairs { 0, 1, 15, 64, 67 } do
+            for _, step in ipairs { 1, 3, 100000 } do
+                local o = { lr = 1e-2, step = step, weight_decay = 0.1, grad_scale = 0.25,
+                    device = "ref" }
+                local x = inputs(n)
+                local expected = { op.adamw(x[1], x[2], x[3], x[4], o) }
+                o.device = "cpu"
+                for dtype, bound in pairs(BOUNDS) do
+                    x = inputs(n, dtype)
+                    local actual = { op.adamw(x[1], x[2], x[3], x[4], o) }
+                    for i = 1, 3 do numbers.close(dtype, actual[i], expected[i], bound) end
+                end
+            end
+        end
+    end)
+
+    it("has betas 0.9 and 0.95, eps 1e-8 and no decay where nothing else is said", function()
+        local x = inputs(5)
+        local named = { lr = 0.1, betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0, step = 1 }
+        local a, b = op.adamw(x[1], x[2], x[3], x[4], named),
+            op.adamw(x[1], x[2], x[3], x[4], { lr = 0.1 })
+        assert.same(a:totable(), b:totable())
+    end)
+
+    it("goes by lr in the first step, whatever the gradient's size", function()
+        local zero = tensor.zeros { 3 }
+        local w = op.adamw(zero, tensor.from({ 1e-3, -7, 0 }, { 3 }), zero, zero, { lr = 0.1 })
+        numbers.close("first step", w, { -0.1, 0.1, 0 }, 1e-4) -- eps / 1e-3 is missing
+    end)
+
+    it("is not Adam with decay in the gradient", function()
+        local x = inputs(5)
+        local zero = tensor.zeros { 5 }
+        local decoupled = op.adamw(x[1], x[2], zero, zero, { lr = 0.1, weight_decay = 0.5 })
+        local coupled = op.adamw(x[1], op.axpby(x[1], x[2], { alpha = 0.5 }), zero, zero,
+            { lr = 0.1 })
+        numbers.far("coupled", coupled, decoupled, 1e-3)
+    end)
+
+    it("refuses what breaks a rule, at the caller's line", function()
+        local x = inputs(5)
+        local function refused(message, options, grad)
+            local ok, got = pcall(function()
+                local _ = op.adamw(x[1], grad or x[2], x[3], x[4], options)
+            end)
+            assert.is_false(ok)
+            assert.equal(message, (got:gsub("^%.?/?spec/kernels/optimizer_spec%.lua:%d+: ", "")))
+        end
+        refused('op.adamw: field "lr" is missing', {})
+        refused("op.adamw: betas must be two numbers", { lr = 1, betas = { 0.9 } })
+        refused("op.adamw: step = 0 is not counted from 1", { lr = 1, step = 0 })
+        refused("op.adamw: grad has D = 4, but w has 5", { lr = 1 }, tensor.zeros { 4 })
+    end)
+end)
+
+describe("sum_squares", function()
+    it("is the sum of squares on both tables", function()
+        for _, n in ipairs { 0, 1, 7, 64, 1001 } do
+            local expected = 0
+            for _, x in ipairs(numbers.list(9, n, n, -2, 2)) do expected = expected + x * x end
+            for _, case in ipairs { { "ref", "f64", 1e-13 }, { "cpu", "f64", 1e-13 },
+                { "cpu", "f32", 1e-6 } } do
+                local x = numbers.tensor(9, n, { n }, -2, 2, case[2])
+                local sum = op.sum_squares(x, { device = case[1] })
+                assert.is_true(math.abs(sum - expected) <= case[3] * expected)
+                assert.equal(sum, op.sum_squares(x, { device = case[1] }))
+            end
+        end
+    end)
+
+    it("adds in double, also squares that f32 cannot hold", function()
+        local sum = op.sum_squares(tensor.from({ 1e25, 1e25 }, { 2 }, "f32"))
+        assert.is_true(math.abs(sum / 2e50 - 1) < 1e-6)
+        local nan = op.sum_squares(tensor.from({ 1, 0 / 0 }, { 2 }))
+        assert.is_true(nan ~= nan)
+    end)
+end)

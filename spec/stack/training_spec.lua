@@ -1,0 +1,186 @@
+-- Training: the loss curve of an optimizer is the same in every layout and at every CP size,
+-- clipping knows all gradients at once, and what decays is what the module says.
+local clib = require "clib"
+local cplab = require "cplab"
+local labs = require "spec.support.labs"
+local optimizers = require "cplab.optimizer"
+local stacks = require "cplab.stack"
+local C, ffi = clib.C, clib.ffi
+
+local STREAM = { lengths = { 48, 24 }, real = { 46, 19 } }
+
+local TRAINING = {
+    sgd = { iters = 20, optimizer = "sgd", lr = 0.2, clip = 0.5 },
+    adamw = { iters = 20, optimizer = "adamw", lr = 3e-3, weight_decay = 0.1, clip = 0.5 },
+}
+
+local function train(policy, cp, training, streams)
+    local result, message = labs.run {
+        stream = STREAM, streams = streams, cp = cp, model = labs.model { policy = policy },
+        calls = { { "step", training }, { "step", training }, { "reference", training } },
+    }
+    if not result then error(message, 2) end
+    return result.answers[1], result.answers[2], result.answers[3].losses
+end
+
+-- Adam divides by a root of squares: where a gradient is a few roundings, so is its direction's
+-- error against eps = 1e-8 of it. Twenty steps of that stay below 1e-10 of the loss.
+local function same(expected, losses)
+    assert.equal(#expected, #losses)
+    for i = 1, #losses do
+        assert.is_true(math.abs(losses[i] - expected[i]) <= 1e-10 * expected[i],
+            ("step %d: %.17g, expected %.17g"):format(i, losses[i], expected[i]))
+    end
+end
+
+describe("the loss curve of 20 steps", function()
+    for name, training in pairs(TRAINING) do
+        for _, case in ipairs { { "zigzag", 2 }, { "contiguous", 3 }, { "mirror", 4 },
+            { "balanced", 2 }, { "native", 3 }, { "native", 1 } } do
+            it(("%s: is that of one rank under %s at cp %d, and falls"):format(name, case[1],
+                case[2]), function()
+                local m, again, reference = train(case[1], case[2], training)
+                same(reference, m.losses)
+                assert.is_true(m.losses[20] < m.losses[1] - 0.01)
+                assert.same(m.losses, again.losses) -- moments do not outlive a call
+                assert.equal(m.grad_norm, again.grad_norm)
+            end)
+        end
+    end
+
+    it("is another one for another optimizer, decay, beta or clip", function()
+        local seen = {}
+        for _, changes in ipairs { {}, { weight_decay = 0 }, { betas = { 0.9, 0.99 } },
+            { clip = 0.25, eps = 1 }, { eps = 1 } } do
+            local training = { iters = 3, optimizer = "adamw", lr = 3e-3 }
+            for name, value in pairs(changes) do training[name] = value end
+            local m, _, reference = train("mirror", 2, training)
+            same(reference, m.losses)
+            assert.is_nil(seen[m.losses[3]])
+            seen[m.losses[3]] = true
+        end
+    end)
+
+    it("goes on over stacks: moments move where each step has a stream of its own", function()
+        local training = { iters = 6, optimizer = "adamw", lr = 3e-3 }
+        local m = train("mirror", 2, training)
+        local moved = train("mirror", 2, training, { STREAM, STREAM })
+        assert.same(m.losses, moved.losses)
+    end)
+
+    it("starts after a warm-up as if there had been none", function()
+        local training = { iters = 3, optimizer = "adamw", lr = 3e-3 }
+        local m = train("zigzag", 2, training)
+        training.warmup = 2
+        local result = assert(labs.run { stream = STREAM, cp = 2,
+            model = labs.model { policy = "zigzag" }, calls = { { "step", training } } })
+        assert.same(m.losses, result.answers[1].losses)
+    end)
+end)
+
+-- A stack on one rank.
+local function live()
+    local fields = labs.model()
+    fields.schedule, fields.pattern = cplab.schedule.pattern(fields.pattern, 4), nil
+    return stacks.new { model = cplab.model(fields), cp = 1, tp = 1,
+        stream = cplab.stream.thd { lengths = { 10, 6 }, real = { 7, 6 } },
+        comm = C.cpl_comm_self() }
+end
+
+local function list_of(tensor)
+    local list, data = {}, ffi.cast("double *", tensor.data)
+    for i = 1, tonumber(C.cpl_tensor_n_elements(tensor)) do list[i] = data[i - 1] end
+    return list
+end
+
+local function norm(list)
+    local sum = 0
+    for _, x in ipairs(list) do sum = sum + x * x end
+    return math.sqrt(sum)
+end
+
+describe("grad_norm", function()
+    it("is the norm of all gradients together", function()
+        local stack = live()
+        stack:step { backward = true }
+        local expected = norm(list_of(stack.parameters.grads))
+        assert.is_true(math.abs(stack.grad_norm / expected - 1) < 1e-13)
+    end)
+
+    it("is the same at every CP size: it is taken after the sum over ranks", function()
+        local first
+        for _, cp in ipairs { 1, 2, 4 } do
+            local m = labs.parity_step(STREAM, labs.model { policy = "mirror" }, cp)
+            first = first or m.grad_norm
+            assert.is_true(m.grad_norm > 0.01)
+            assert.is_true(math.abs(m.grad_norm / first - 1) < 1e-12)
+        end
+    end)
+
+    it("is absent without a backward pass", function()
+        local result = assert(labs.run { stream = STREAM, cp = 2, model = labs.model(),
+            calls = { { "step", { backward = true } }, { "step", {} } } })
+        assert.is_number(result.answers[1].grad_norm)
+        assert.is_nil(result.answers[2].grad_norm)
+    end)
+end)
+
+describe("clipping", function()
+    -- How far one SGD step of rate 1 goes.
+    local function way(clip)
+        local stack = live()
+        local before = list_of(stack.parameters.weights)
+        stack:step { backward = true, optimizer = "sgd", lr = 1, clip = clip }
+        local after, moved = list_of(stack.parameters.weights), {}
+        for i = 1, #after do moved[i] = before[i] - after[i] end
+        return moved, stack
+    end
+
+    it("makes the norm of what is applied the bound; stored gradients stay", function()
+        local free, stack = way(nil)
+        local clipped, other = way(stack.grad_norm / 3)
+        assert.is_true(math.abs(norm(clipped) / (stack.grad_norm / 3) - 1) < 1e-5)
+        for i = 1, #free do assert.is_true(math.abs(free[i] - 3 * clipped[i]) < 1e-5) end
+        assert.equal(stack.grad_norm, other.grad_norm)
+        assert.same(list_of(stack.parameters.grads), list_of(other.parameters.grads))
+    end)
+
+    it("does nothing below the bound, to the bit", function()
+        local free, stack = way(nil)
+        assert.same(free, (way(stack.grad_norm * 1.01)))
+        assert.not_same(free, (way(stack.grad_norm * 0.99)))
+    end)
+
+    it("hides no NaN", function()
+        local stack = live()
+        stack:step { backward = true }
+        local settings = optimizers.settings("spec", { optimizer = "sgd", lr = 1, clip = 1 }, 1)
+        C.cpl_tensor_fill(stack.parameters.grads, 1)
+        optimizers.update(stack.parameters, stack.kernels, settings, 0 / 0)
+        local w = list_of(stack.parameters.weights)[1]
+        assert.is_true(w ~= w)
+    end)
+end)
+
+describe("weight decay", function()
+    it("concerns matrices alone", function()
+        local stack = live()
+        C.cpl_tensor_fill(stack.parameters.grads, 0)
+        local before = {}
+        for i, entry in ipairs(stack.parameters.list) do before[i] = list_of(entry.weight) end
+        local settings = optimizers.settings("spec", { optimizer = "adamw", lr = 0.5,
+            weight_decay = 0.5 }, 1)
+        optimizers.update(stack.parameters, stack.kernels, settings, 0)
+        local kept = {}
+        for i, entry in ipairs(stack.parameters.list) do
+            local factor = entry.decays and 0.75 or 1
+            for j, x in ipairs(list_of(entry.weight)) do
+                assert.equal(factor * before[i][j], x)
+            end
+            if not entry.decays then kept[entry.name:gsub("^layers%.%d+%.", "")] = true end
+        end
+        assert.same({ ["final_norm.weight"] = true, ["norm1.weight"] = true,
+            ["norm2.weight"] = true, ["gdn.A_log"] = true, ["gdn.dt_bias"] = true,
+            ["gdn.norm"] = true, ["gqa.q_norm"] = true, ["gqa.k_norm"] = true }, kept)
+    end)
+end)
