@@ -686,10 +686,14 @@ typedef struct cpl_gqa_config {
 } cpl_gqa_config;
 typedef struct cpl_mla_config {
     int hidden, heads;
-    int q_rank, kv_rank;    /* of the latents of queries; of keys and values */
-    int nope_dim, rope_dim; /* of a head's key: from the latent; rotated */
+    int q_rank;  /* of the latents of queries; 0: none, queries come straight
+                    from the rows */
+    int kv_rank; /* of the latents of keys and values */
+    int nope_dim, rope_dim; /* of a head's key: from the latent; the same in all
+                               heads, rotated */
     int value_dim;
-    double rope_theta, eps;
+    double rope_theta; /* 0: nothing is rotated */
+    double eps;
     int window; /* these three as in cpl_gqa_config */
     const char *cp_mode;
     int a2a;

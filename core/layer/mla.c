@@ -16,13 +16,17 @@
  * instead of nope_dim + rope_dim + value_dim (1,088 instead of 320), and with
  * a2a wider queries and results.
  *
+ * Without a q_rank queries come straight from the rows, and with a rope_theta
+ * of 0 nothing is rotated: both as in Kimi-Linear (arXiv 2510.26692).
+ *
  * RoPE pairs i with i + rope_dim / 2, as everywhere here.
  */
 #include <math.h>
 
 #include "gqa.h"
 
-enum { Q_DOWN, Q_NORM, Q_UP, KV_DOWN, KV_NORM, KV_UP, O_PROJ };
+/* The last two are there with a q_rank only. */
+enum { Q_UP, KV_DOWN, KV_NORM, KV_UP, O_PROJ, Q_DOWN, Q_NORM };
 
 typedef struct mla_layer {
     cpl_layer base;
@@ -166,6 +170,7 @@ static void add_product(const mla_layer *mla, part x, int64_t depth, part dy,
 static void rotate(const mla_layer *mla, part x, part y, bool inverse)
 {
     int64_t dim = mla->config.rope_dim;
+    double theta = mla->config.rope_theta;
     if (dim == 0)
         return;
     mla->base.kernels->rope(&(cpl_rope){.x = x.data,
@@ -174,10 +179,10 @@ static void rotate(const mla_layer *mla, part x, part y, bool inverse)
                                         .n_rows = mla->base.n_rows,
                                         .heads = 1,
                                         .width = dim,
-                                        .rotary_dim = dim,
+                                        .rotary_dim = theta > 0 ? dim : 0,
                                         .x_stride = x.stride,
                                         .y_stride = y.stride,
-                                        .theta = mla->config.rope_theta,
+                                        .theta = theta,
                                         .inverse = inverse});
 }
 
@@ -225,16 +230,33 @@ static void make_keys(mla_layer *mla, const void *x)
            part_of(mla, mla->core.kv, rank), false);
 }
 
+/* What Q_UP takes: latents, or the rows themselves. */
+static part query_input(const mla_layer *mla, const void *x)
+{
+    if (mla->config.q_rank == 0)
+        return (part){cpli_at(&mla->base, x, 0), mla->base.in_width};
+    return part_of(mla, mla->q_normed, 0);
+}
+
+static void make_query_latents(mla_layer *mla, const void *x)
+{
+    int64_t rank = mla->config.q_rank;
+    if (rank == 0)
+        return;
+    cpli_project(&mla->base, Q_DOWN, x, mla->base.in_width, mla->q_down->data,
+                 rank);
+    norm(mla, Q_NORM, part_of(mla, mla->q_down, 0),
+         part_of(mla, mla->q_normed, 0), rank);
+}
+
 static void make_queries(mla_layer *mla, const void *x)
 {
     const cpl_layer *layer = &mla->base;
     const cpl_mla_config *c = &mla->config;
     const void *up = cpli_weight(layer, KV_UP);
-    cpli_project(layer, Q_DOWN, x, layer->in_width, mla->q_down->data,
-                 c->q_rank);
-    norm(mla, Q_NORM, part_of(mla, mla->q_down, 0),
-         part_of(mla, mla->q_normed, 0), c->q_rank);
-    cpli_project(layer, Q_UP, mla->q_normed->data, c->q_rank, mla->q_up->data,
+    part input = query_input(mla, x);
+    make_query_latents(mla, x);
+    cpli_project(layer, Q_UP, input.data, input.stride, mla->q_up->data,
                  mla->q_width);
     for (int64_t h = 0; h < c->heads; h++) {
         int64_t from = h * mla->q_dim;
@@ -290,6 +312,20 @@ static void result_backward(mla_layer *mla)
     }
 }
 
+static void query_latents_backward(mla_layer *mla, void *dx)
+{
+    const cpl_layer *layer = &mla->base;
+    int64_t rank = mla->config.q_rank;
+    if (rank == 0)
+        return;
+    norm_backward(mla, Q_NORM, part_of(mla, mla->q_down, 0),
+                  part_of(mla, mla->d_q_normed, 0),
+                  part_of(mla, mla->d_q_down, 0), rank);
+    cpli_project_backward(layer, Q_DOWN, layer->x->data, layer->in_width,
+                          mla->d_q_down->data, rank, dx, layer->in_width,
+                          false);
+}
+
 static void queries_backward(mla_layer *mla, void *dx)
 {
     const cpl_layer *layer = &mla->base;
@@ -306,15 +342,12 @@ static void queries_backward(mla_layer *mla, void *dx)
         rotate(mla, part_of(mla, mla->core.d_q, from + c->kv_rank),
                part_of(mla, mla->d_q_up, to + c->nope_dim), true);
     }
-    cpli_project_backward(layer, Q_UP, mla->q_normed->data, c->q_rank,
-                          mla->d_q_up->data, mla->q_width,
-                          mla->d_q_normed->data, c->q_rank, false);
-    norm_backward(mla, Q_NORM, part_of(mla, mla->q_down, 0),
-                  part_of(mla, mla->d_q_normed, 0),
-                  part_of(mla, mla->d_q_down, 0), c->q_rank);
-    cpli_project_backward(layer, Q_DOWN, layer->x->data, layer->in_width,
-                          mla->d_q_down->data, c->q_rank, dx, layer->in_width,
-                          false);
+    part input = query_input(mla, layer->x->data);
+    void *d_input = c->q_rank > 0 ? mla->d_q_normed->data : dx;
+    cpli_project_backward(layer, Q_UP, input.data, input.stride,
+                          mla->d_q_up->data, mla->q_width, d_input,
+                          input.stride, false);
+    query_latents_backward(mla, dx);
 }
 
 static void keys_backward(mla_layer *mla, void *dx)
@@ -358,14 +391,19 @@ static const cpli_layer_ops ops = {
 
 static cpl_status check_config(const cpl_mla_config *c)
 {
-    if (c->hidden < 1 || c->heads < 1 || c->q_rank < 1 || c->kv_rank < 1 ||
-        c->nope_dim < 1 || c->value_dim < 1)
+    if (c->hidden < 1 || c->heads < 1 || c->kv_rank < 1 || c->nope_dim < 1 ||
+        c->value_dim < 1)
         return cpli_fail(CPL_INVALID,
-                         "mla: hidden, heads, q_rank, kv_rank, nope_dim and "
-                         "value_dim must be positive (got %d, %d, %d, %d, %d, "
-                         "%d)",
-                         c->hidden, c->heads, c->q_rank, c->kv_rank,
-                         c->nope_dim, c->value_dim);
+                         "mla: hidden, heads, kv_rank, nope_dim and value_dim "
+                         "must be positive (got %d, %d, %d, %d, %d)",
+                         c->hidden, c->heads, c->kv_rank, c->nope_dim,
+                         c->value_dim);
+    if (c->q_rank < 0)
+        return cpli_fail(CPL_INVALID, "mla: q_rank must be >= 0 (got %d)",
+                         c->q_rank);
+    if (!(c->rope_theta >= 0))
+        return cpli_fail(CPL_INVALID, "mla: rope_theta must be >= 0 (got %g)",
+                         c->rope_theta);
     if (c->rope_dim < 0 || c->rope_dim % 2 != 0)
         return cpli_fail(CPL_INVALID,
                          "mla: rope_dim %d must be even and not negative",
@@ -377,9 +415,8 @@ static void declare_params(mla_layer *mla)
 {
     cpl_layer *layer = &mla->base;
     const cpl_mla_config *c = &mla->config;
-    cpli_layer_param(layer, "q_down", CPLI_DRAW_NORMAL, c->q_rank, c->hidden);
-    cpli_layer_param(layer, "q_norm", CPLI_DRAW_ONE, c->q_rank, 0);
-    cpli_layer_param(layer, "q_up", CPLI_DRAW_NORMAL, mla->q_width, c->q_rank);
+    cpli_layer_param(layer, "q_up", CPLI_DRAW_NORMAL, mla->q_width,
+                     c->q_rank > 0 ? c->q_rank : c->hidden);
     cpli_layer_param(layer, "kv_down", CPLI_DRAW_NORMAL, mla->key_dim,
                      c->hidden);
     cpli_layer_param(layer, "kv_norm", CPLI_DRAW_ONE, c->kv_rank, 0);
@@ -387,6 +424,10 @@ static void declare_params(mla_layer *mla)
                      c->kv_rank);
     cpli_layer_param(layer, "o_proj", CPLI_DRAW_NORMAL, c->hidden,
                      mla->out_width);
+    if (c->q_rank == 0)
+        return;
+    cpli_layer_param(layer, "q_down", CPLI_DRAW_NORMAL, c->q_rank, c->hidden);
+    cpli_layer_param(layer, "q_norm", CPLI_DRAW_ONE, c->q_rank, 0);
 }
 
 cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,

@@ -55,7 +55,7 @@ local ROUTES = { "prebuilt", "lazy" }
 local MAX_SIZE = 2 ^ 31 - 1 -- sizes are ints in C
 
 -- Sizes that are given must be positive and fit into an int; which go together, C knows.
-local MAY_BE_0 = { seed = true, rotary_dim = true, rope_dim = true,
+local MAY_BE_0 = { seed = true, rotary_dim = true, rope_dim = true, q_rank = true,
     shared_width = true, first_layer = true }
 local function check_sizes(who, t, fields, level)
     for name, kind in pairs(fields) do
@@ -189,8 +189,8 @@ end
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta, window (keys that a query sees; none: no
 -- limit), cp_mode ("gather", "p2p", "a2a", "a2a+p2p"), a2a (with a2a+p2p: ranks that spread heads);
 -- for a balanced layout tolerance, block, node_size, placement, method },
--- mla { heads, q_rank, kv_rank, nope_dim, rope_dim (none: no RoPE), value_dim, rope_theta, and
--- window, cp_mode, a2a as gqa; it runs where GQA runs },
+-- mla { heads, q_rank (0: queries straight from the rows), kv_rank, nope_dim, rope_dim (none: 0),
+-- value_dim, rope_theta (0: not rotated); window, cp_mode, a2a as gqa; it runs where GQA runs },
 -- gdn { key_heads, value_heads, key_dim, value_dim, conv, chunk, cp_mode ("chunkwise",
 -- "headwise") }, mlp { width } or none,
 -- routes ("prebuilt", "lazy"), exchange { method } of the conversions (a name of

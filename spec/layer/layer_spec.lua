@@ -45,18 +45,27 @@ local function copy_gradients(live)
     return list
 end
 
+local function check_gradients(kind, changes)
+    local live = layers.live(kind, STREAM, changes)
+    layers.forward(live)
+    layers.backward(live)
+    if live.dx then
+        check_gradient(live, "x", live.x, live.dx)
+    end
+    for _, entry in ipairs(live.parameters.list) do
+        check_gradient(live, entry.name, entry.weight, entry.grad)
+    end
+end
+
 describe("a layer", function()
+    it("mla: backward equals finite differences without q_rank and rotation", function()
+        check_gradients("mla", { q_rank = 0 })
+        check_gradients("mla", { q_rank = 0, rope_theta = 0 })
+    end)
+
     for _, kind in ipairs(layers.kinds) do
         it(("%s: backward equals finite differences"):format(kind), function()
-            local live = layers.live(kind, STREAM)
-            layers.forward(live)
-            layers.backward(live)
-            if live.dx then
-                check_gradient(live, "x", live.x, live.dx)
-            end
-            for _, entry in ipairs(live.parameters.list) do
-                check_gradient(live, entry.name, entry.weight, entry.grad)
-            end
+            check_gradients(kind)
         end)
 
         it(("%s: gradients of parameters are added to, the same bits each time"):format(kind),

@@ -43,6 +43,7 @@ local function rms_norm(x, weight, eps)
 end
 
 local function rope(x, position, theta)
+    if theta == 0 then return x end
     local y, half = {}, #x / 2
     for i = 1, half do
         local angle = position * theta ^ (-2 * (i - 1) / #x)
@@ -60,7 +61,8 @@ end
 
 -- Queries, keys and values of one token: lists of heads.
 local function heads_of(w, x, position, c)
-    local q_up = times(w.q_up, rms_norm(times(w.q_down, x), w.q_norm, c.eps))
+    local q_up = times(w.q_up,
+        c.q_rank == 0 and x or rms_norm(times(w.q_down, x), w.q_norm, c.eps))
     local down = times(w.kv_down, x)
     local latent = rms_norm(slice(down, 0, c.kv_rank), w.kv_norm, c.eps)
     local up = times(w.kv_up, latent)
@@ -101,7 +103,8 @@ end
 
 describe("mla", function()
     it("in its absorbed form equals the expanded one", function()
-        for _, changes in ipairs { { window = 0 }, { window = 3 }, { rope_dim = 0, window = 0 } } do
+        for _, changes in ipairs { { window = 0 }, { window = 3 }, { rope_dim = 0, window = 0 },
+            { q_rank = 0, window = 0 }, { q_rank = 0, rope_theta = 0, window = 3 } } do
             local c = { heads = 4, q_rank = 5, kv_rank = 4, nope_dim = 3, rope_dim = 2,
                 value_dim = 7, rope_theta = 100, eps = 1e-6 }
             for name, value in pairs(changes) do c[name] = value end
@@ -119,7 +122,8 @@ describe("mla", function()
         for _, mode in ipairs { "gather", "p2p", "a2a", "a2a+p2p" } do
             it(("over %d ranks by %s equals one rank in every layout"):format(cp, mode), function()
                 local config = { cp_mode = mode, heads = 2 * cp,
-                    a2a = mode == "a2a+p2p" and (cp % 2 == 0 and 2 or cp) or nil }
+                    a2a = mode == "a2a+p2p" and (cp % 2 == 0 and 2 or cp) or nil,
+                    q_rank = mode == "p2p" and 0 or nil }
                 local cases, n = {}, 0
                 for _, layout in ipairs(modes.LAYOUTS) do
                     for _, i in ipairs { 1, 2, 5, 8 } do
@@ -167,8 +171,10 @@ describe("mla", function()
         local function refused(message, changes)
             assert.has_error(function() layers.create("mla", changes) end, message)
         end
-        refused("mla: hidden, heads, q_rank, kv_rank, nope_dim and value_dim must be positive "
-            .. "(got 6, 4, 0, 4, 3, 7)", { q_rank = 0 })
+        refused("mla: hidden, heads, kv_rank, nope_dim and value_dim must be positive "
+            .. "(got 6, 4, 0, 3, 7)", { kv_rank = 0 })
+        refused("mla: q_rank must be >= 0 (got -1)", { q_rank = -1 })
+        refused("mla: rope_theta must be >= 0 (got -2)", { rope_theta = -2 })
         refused("mla: rope_dim 3 must be even and not negative", { rope_dim = 3 })
         refused("mla: window must be >= 0 (got -2)", { window = -2 })
         refused('mla: unknown cp_mode "ring"; there are gather, p2p, a2a, a2a+p2p',

@@ -135,7 +135,8 @@ describe("a stack", function()
             end, message)
         end
         refused("mla: rope_dim 3 must be even and not negative", { rope_dim = 3 })
-        refused("model.mla: q_rank must be an integer in 1 .. 2147483647 (got 0)", { q_rank = 0 })
+        refused("model.mla: kv_rank must be an integer in 1 .. 2147483647 (got 0)", { kv_rank = 0 })
+        refused("mla: q_rank must be >= 0 (got -1)", { q_rank = -1 })
         refused('model.mla: unknown cp_mode "ring"; there are gather, p2p, a2a, a2a+p2p',
             { cp_mode = "ring" })
     end)
