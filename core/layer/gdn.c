@@ -179,7 +179,7 @@ cpl_status cpl_layer_gdn(const cpl_gdn_config *config, cpl_dtype dtype,
                          cpl_layer **out)
 {
     cpl_layer *layer;
-    const gdn_mode *mode;
+    const gdn_mode *mode = NULL;
     CPL_TRY(check_config(config));
     CPL_TRY(find_mode(config->cp_mode, &mode));
     CPL_TRY(cpli_layer_create(&ops, sizeof(gdn_layer), dtype, &layer));
