@@ -266,13 +266,13 @@ describe("a view", function()
     -- Published: cu [0, 2*cp - 1, 4*cp]: pads are 0, the reverse restores, and the gradient of the
     -- pads is dropped: of a sum over all padded rows each source row gets 1.
     for cp = 1, 5 do
-        on(cp)(("of padded zigzag fills with 0, drops what is in pads, restores, %d ranks"):format(cp),
-            function()
-                for _, result in ipairs(ranks.run(cp, pad_and_restore)) do
-                    assert.same({}, result.wrong)
-                    assert.is_true(result.n_fills > 0)
-                end
-            end)
+        local name = "of padded zigzag fills with 0, drops what is in pads, restores, %d ranks"
+        on(cp)(name:format(cp), function()
+            for _, result in ipairs(ranks.run(cp, pad_and_restore)) do
+                assert.same({}, result.wrong)
+                assert.is_true(result.n_fills > 0)
+            end
+        end)
     end
 
     on(2)("has no adjoint in bf16, and says so", function()
