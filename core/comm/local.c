@@ -189,11 +189,11 @@ static cpl_status receive_some(cpli_member *me, const cpli_flight *flight,
     for (int64_t i = begin; i < end; i = next) {
         int peer = transfer->receives[i].peer;
         next = cpli_end_of_peer(transfer->receives, end, i);
-        if (me->taken[peer] || (!may_wait && peer != me->comm.rank &&
-                                !has_posted_already(me, peer)))
+        if (me->boxes[peer].is_served || (!may_wait && peer != me->comm.rank &&
+                                          !has_posted_already(me, peer)))
             continue;
         CPL_TRY(receive_from(me, transfer, i, next, flight->number));
-        me->taken[peer] = true;
+        me->boxes[peer].is_served = true;
     }
     return CPL_OK;
 }
@@ -204,7 +204,8 @@ static cpl_status receive_round(cpli_member *me, const cpli_flight *flight)
 {
     int64_t n = flight->transfer->n_receives;
     int64_t own = begin_of_peer(flight->transfer->receives, n, me->comm.rank);
-    memset(me->taken, 0, (size_t)me->comm.size * sizeof *me->taken);
+    for (int peer = 0; peer < me->comm.size; peer++)
+        me->boxes[peer].is_served = false;
     for (int may_wait = 0; may_wait < 2; may_wait++) {
         CPL_TRY(receive_some(me, flight, own, n, may_wait));
         CPL_TRY(receive_some(me, flight, 0, own, may_wait));

@@ -14,9 +14,12 @@
 
 enum {
     SENTENCE_BYTES = 1024,
-    REPORTED_HOPS = 4, /* of the chain of who waits for whom */
-    YIELDS = 16        /* looks before a wait goes to sleep */
+    REPORTED_HOPS = 4 /* of the chain of who waits for whom */
 };
+
+/* How long a wait looks before it sleeps: about what falling asleep and being
+ * woken take. */
+static const double look_s = 50e-6;
 
 static cpli_member *member_of(const cpli_member *me, int rank)
 {
@@ -142,17 +145,18 @@ static bool sleep_until(cpli_member *me, cpli_ready *ready, int peer)
     return ready(me, peer);
 }
 
-/* A few looks that let others run: cheaper than a sleep when they are close. */
+/* Looks that let others run: cheaper than a sleep when they are close. */
 static bool look(cpli_member *me, cpli_ready *ready, int peer)
 {
-    for (int i = 0; i < YIELDS; i++) {
+    double end = cpl_clock() + look_s;
+    do {
         pthread_mutex_lock(&me->mutex);
         bool is_ready = ready(me, peer);
         pthread_mutex_unlock(&me->mutex);
         if (is_ready)
             return true;
         sched_yield();
-    }
+    } while (cpl_clock() < end);
     return false;
 }
 

@@ -12,23 +12,34 @@
 enum {
     LINE_BYTES = 64,
     STREAMED_BYTES = 1024, /* shorter copies are mostly heads and tails */
-    AHEAD_BYTES = 1024
+    AHEAD_BYTES = 2048     /* that are read before they are needed */
 };
 
 /* ---- copy ---- */
 
 #if defined(__x86_64__)
 
-/* Whole lines that go to memory without being read into the caches first. */
+/* A line that goes to memory without being read into the caches first. */
+__attribute__((target("avx2"))) static inline void stream_line(char *dst,
+                                                               const char *src)
+{
+    __m256i low = _mm256_loadu_si256((const __m256i *)src);
+    __m256i high = _mm256_loadu_si256((const __m256i *)(src + 32));
+    _mm256_stream_si256((__m256i *)dst, low);
+    _mm256_stream_si256((__m256i *)(dst + 32), high);
+}
+
+/* Whole lines. The processor by itself reads ahead to the end of a page. */
 __attribute__((target("avx2"))) static void
 stream_lines(char *dst, const char *src, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i += LINE_BYTES) {
-        __m256i low = _mm256_loadu_si256((const __m256i *)(src + i));
-        __m256i high = _mm256_loadu_si256((const __m256i *)(src + i + 32));
-        _mm256_stream_si256((__m256i *)(dst + i), low);
-        _mm256_stream_si256((__m256i *)(dst + i + 32), high);
+    size_t i = 0;
+    for (; i + AHEAD_BYTES < bytes; i += LINE_BYTES) {
+        __builtin_prefetch(src + i + AHEAD_BYTES);
+        stream_line(dst + i, src + i);
     }
+    for (; i < bytes; i += LINE_BYTES)
+        stream_line(dst + i, src + i);
 }
 
 static bool can_stream(void)

@@ -19,7 +19,6 @@ static void init_member(cpl_world *world, int rank)
     member->boxes = world->boxes + (int64_t)rank * n;
     member->consumed = world->counts + (int64_t)rank * 2 * n;
     member->settled = member->consumed + n;
-    member->taken = world->taken + (int64_t)rank * n;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -33,14 +32,12 @@ static cpl_status take_memory(cpl_world *world)
     int64_t n = world->n;
     CPL_TRY(CPL_ALLOC(n, &world->members));
     CPL_TRY(CPL_ALLOC(n * n, &world->boxes));
-    CPL_TRY(CPL_ALLOC(n * n, &world->taken));
     return CPL_ALLOC(2 * n * n, &world->counts);
 }
 
 static void free_memory(cpl_world *world)
 {
     cpli_free(world->counts);
-    cpli_free(world->taken);
     cpli_free(world->boxes);
     cpli_free(world->members);
     cpli_free(world);

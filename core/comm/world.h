@@ -20,7 +20,8 @@
 typedef struct cpli_box {
     uint8_t places[CPLI_IN_FLIGHT];
     uint32_t posted;
-    uint32_t taken; /* the receiver's own */
+    uint32_t taken; /* the receiver's own, as is the next */
+    bool is_served; /* in the transfer that it carries out */
 } cpli_box;
 
 /* A started transfer. `done` without having been finished: an earlier finish
@@ -63,7 +64,6 @@ struct cpli_member {
     bool withdrawn;     /* guarded */
     cpli_wait wait;     /* guarded */
     cpli_ready *ready;  /* of wait, while it sleeps; else NULL; guarded */
-    bool *taken;        /* by sender, in the transfer that it carries out */
     cpli_flight flights[CPLI_IN_FLIGHT];
     int64_t n_started;
     atomic_llong n_met; /* meetings that it came to */
@@ -77,7 +77,6 @@ struct cpl_world {
     cpli_member *members;
     cpli_box *boxes;
     uint32_t *counts;
-    bool *taken;
     pthread_mutex_t mutex; /* guards n_present and the first failure */
     int n_present;
     atomic_llong n_meetings; /* complete ones */

@@ -43,7 +43,9 @@ local function break_allocations(comm, p)
         assert(plan:match "memory: no %d+ bytes left", plan)
         failures, plan = failures + 1, nil -- luacheck: ignore 311
         local after = live()
-        assert(after == before, ("%d blocks leaked at %d"):format(after - before, k))
+        -- What the host sent to other processes is freed some time later.
+        local is_same = after == before or comm:transport() == "mpi" and after < before
+        assert(is_same, ("%d blocks leaked at %d"):format(after - before, k))
     end
     error "it never succeeds"
 end
