@@ -603,6 +603,7 @@ typedef struct cpl_plan cpl_plan;
 CPL_API cpl_status cpl_plan_create(cpl_route *route, cpl_comm *comm,
                                    cpl_dtype dtype, int64_t width,
                                    const char *method, cpl_plan **out);
+/* Not between start and finish: other ranks still read what it holds. */
 CPL_API void cpl_plan_destroy(cpl_plan *plan);
 /* The name of the method; of "auto", that of the one it chose. */
 CPL_API const char *cpl_plan_method(const cpl_plan *plan);
