@@ -115,6 +115,8 @@ typedef struct cpl_memory_stats {
     int64_t n_allocations;
 } cpl_memory_stats;
 CPL_API void cpl_memory(cpl_memory_stats *out);
+/* Bytes that the machine can still give; INT64_MAX where it does not tell. */
+CPL_API int64_t cpl_memory_available(void);
 CPL_API void cpl_memory_reset_peak(void);
 CPL_API void cpl_memory_fail_after(int64_t n);
 
