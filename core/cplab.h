@@ -115,6 +115,8 @@ typedef struct cpl_memory_stats {
     int64_t n_allocations;
 } cpl_memory_stats;
 CPL_API void cpl_memory(cpl_memory_stats *out);
+/* Bytes that the machine can still give; INT64_MAX where it does not tell. */
+CPL_API int64_t cpl_memory_available(void);
 CPL_API void cpl_memory_reset_peak(void);
 CPL_API void cpl_memory_fail_after(int64_t n);
 
@@ -606,6 +608,7 @@ typedef struct cpl_plan cpl_plan;
 CPL_API cpl_status cpl_plan_create(cpl_route *route, cpl_comm *comm,
                                    cpl_dtype dtype, int64_t width,
                                    const char *method, cpl_plan **out);
+/* Not between start and finish: other ranks still read what it holds. */
 CPL_API void cpl_plan_destroy(cpl_plan *plan);
 /* The name of the method; of "auto", that of the one it chose. */
 CPL_API const char *cpl_plan_method(const cpl_plan *plan);
