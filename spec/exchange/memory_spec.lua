@@ -28,8 +28,7 @@ local function break_allocations(comm, p)
         return blocks
     end
     -- A transport keeps what the first plan made it reserve.
-    local first = exchange.plan(route(from, to), comm, "f32", 3, p.method)
-    first = nil -- luacheck: ignore 311
+    exchange.plan(route(from, to), comm, "f32", 3, p.method)
     local before, failures = live(), 0
     for k = 0, 200 do
         local r = route(from, to)
@@ -43,8 +42,10 @@ local function break_allocations(comm, p)
         end
         assert(plan:match "memory: no %d+ bytes left", plan)
         failures, plan = failures + 1, nil -- luacheck: ignore 311
+        -- Fewer: a letter of the host that was still on its way is gone. What is less stays less.
         local after = live()
-        assert(after == before, ("%d blocks leaked at %d"):format(after - before, k))
+        assert(after <= before, ("%d blocks leaked at %d"):format(after - before, k))
+        before = after
     end
     error "it never succeeds"
 end
