@@ -145,6 +145,31 @@ error: cp=3 mode=raise: rank 2: rank 2 alone
         end)
     end
 
+    for rank = 0, 2, 2 do
+        it_mpi(("needs rank %d back before another run has it, and ends without it"):format(rank),
+            function()
+                local path = command.write(folder .. "/stuck_spec.lua", [[
+local ranks = require "spec.support.ranks"
+it("leaves a rank behind", function()
+    local _, failure = ranks.try(3, function(comm, p)
+        if comm:rank() == p then while true do end end
+        comm:barrier()
+    end, RANK, 0.3)
+    assert.matches("rank RANK does not return", failure.message, 1, true)
+    local _, message = pcall(ranks.run, 3, function() return 1 end, nil, 0.3)
+    assert.matches("host: rank RANK of an earlier run still runs", message, 1, true)
+    if RANK > 0 then
+        assert.same({ 1, 1 }, ranks.run(RANK, function() return 1 end))
+    end
+end)
+]])
+                command.write(path, (command.read(path):gsub("RANK", tostring(rank))))
+                local result = mpirun { "test", path }
+                assert.same({ 0, "" }, { result.status, result.err })
+                assert.matches("1 passed, 0 failed, 0 skipped\n$", result.out)
+            end)
+    end
+
     it_mpi("says what is wrong with the words once, and has status 2", function()
         for sentence, words in pairs {
             ["run: --ranks is 4, but mpirun started 3 processes"] = { "run", script, "--ranks",
