@@ -105,6 +105,33 @@ describe("a run of ranks", function()
         for _ = 1, 5 do run() end
         assert.equal(before, live())
     end)
+
+    it_mpi("leaves no file open behind, and no memory of a peer within reach", function()
+        local function run(fails) ranks.try(world, function(comm, p)
+            local exchange = require "cplab.exchange"
+            local rows = require "spec.exchange.rows"
+            local n = comm:size()
+            local stream, rank = rows.stream("thd", n), comm:rank()
+            local a, b = rows.layout("mirror", stream, n), rows.layout("contiguous", stream, n)
+            local plan = exchange.plan(require "cplab.route"(a, b), comm, "f32", 3, "copy")
+            plan:convert(rows.tensor("f32", a:n_local(rank), 3, comm),
+                rows.tensor("f32", b:n_local(rank), 3, comm))
+            if p then error "boom" end
+            return true
+        end, fails) end
+        local function count() return ranks.run(world, function()
+            local files, windows = 0, 0
+            for _ in require "lfs".dir "/proc/self/fd" do files = files + 1 end
+            for line in io.lines "/proc/self/maps" do
+                if line:find("memfd:cplab", 1, true) then windows = windows + 1 end
+            end
+            return { files, windows }
+        end) end
+        local before = count()
+        assert.is_true(before[1][2] > 0) -- that of the host
+        for i = 1, 4 do run(i % 2 == 0) end
+        assert.same(before, count())
+    end)
 end)
 
 -- Seconds of processor time of a rank that waits a second for another.
