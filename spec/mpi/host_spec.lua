@@ -73,6 +73,26 @@ describe("a run of ranks", function()
         end
     end)
 
+    ranks.with(3, it_mpi)("does not begin where a process does not answer", function()
+        ffi.cdef "int getpid(void); int kill(int pid, int signal);"
+        local STOP, CONTINUE = 19, 18
+        local pids = ranks.run(world, function()
+            local lib = require "clib".ffi
+            pcall(lib.cdef, "int getpid(void);")
+            return lib.C.getpid()
+        end)
+        ffi.C.kill(pids[3], STOP)
+        local _, message = pcall(ranks.run, 3, function() return 1 end, nil, 0.3)
+        ffi.C.kill(pids[3], CONTINUE)
+        assert.matches("host: 1 of 2 processes do not answer", message, 1, true)
+        local done
+        repeat -- until those who were told to stay have said so
+            done, message = pcall(ranks.run, 3, function(comm) return comm:sum({ 1 })[1] end)
+            assert.is_true(done or message:find("of an earlier run still runs", 1, true) ~= nil)
+        until done
+        assert.same({ 3, 3, 3 }, message)
+    end)
+
     it_mpi("is not for a rank to start", function()
         for rank = 0, world - 1 do
             local _, failure = ranks.try(world, function(comm, p)
@@ -181,7 +201,12 @@ describe("what ranks share", function()
             comm:barrier() -- threads have one store
             if comm:rank() == 1 then put("share/a", "kept") end
             lib.check(c.cpl_store_share(comm._ptr, "share/"))
+            local stats = lib.ffi.new "cpl_memory_stats"
+            c.cpl_memory_reset_peak()
             lib.check(c.cpl_store_share(comm._ptr, "share/"))
+            c.cpl_memory(stats)
+            -- What nobody lacks is not sent again.
+            assert(stats.peak_bytes - stats.live_bytes < 1000000)
             lib.check(c.cpl_store_share(comm._ptr, "nothing"))
             return { get "share/a", get "share/b", #get "share/big", get "other" }
         end)
