@@ -145,6 +145,67 @@ error: cp=3 mode=raise: rank 2: rank 2 alone
         end)
     end
 
+    -- A file of specs under mpirun, in which ranks do not return.
+    local function passes(body)
+        local path = command.write(folder .. "/stuck_spec.lua",
+            'local ranks = require "spec.support.ranks"\n' .. body)
+        local result = mpirun { "test", path }
+        assert.same({ 0, "" }, { result.status, result.err }, result.out)
+        assert.matches("1 passed, 0 failed, 0 skipped\n$", result.out)
+    end
+
+    for rank = 0, 2, 2 do
+        it_mpi(("needs rank %d back before another run has it, and ends without it"):format(rank),
+            function()
+                passes(([[
+it("leaves a rank behind", function()
+    local _, failure = ranks.try(3, function(comm, p)
+        if comm:rank() == p then while true do end end
+        comm:barrier()
+    end, RANK, 0.3)
+    assert.matches("rank RANK does not return", failure.message, 1, true)
+    local _, message = pcall(ranks.run, 3, function() return 1 end, nil, 0.3)
+    assert.matches("host: rank RANK of an earlier run still runs", message, 1, true)
+    if RANK > 0 then
+        assert.same({ 1, 1 }, ranks.run(RANK, function() return 1 end))
+    end
+end)
+]]):gsub("RANK", tostring(rank)))
+            end)
+    end
+
+    it_mpi("has a rank again that comes back late, and takes its news for no other run's",
+        function()
+            passes [[
+it("waits", function()
+    local function busy(comm, p)
+        local C = require("clib").C
+        local since = C.cpl_clock()
+        while comm:rank() == p.rank and C.cpl_clock() - since < p.seconds do end
+        if p.meets then comm:barrier() end
+        return comm:rank()
+    end
+    local _, failure = ranks.try(3, busy, { rank = 2, seconds = 3.5, meets = true }, 0.3)
+    assert.matches("rank 2 does not return", failure.message, 1, true)
+    assert.same({ 0, 1 }, ranks.run(2, busy, { rank = 1, seconds = 3 }))
+    assert.same({ 0, 1, 2 }, ranks.run(3, busy, { rank = 0, seconds = 0, meets = true }))
+end)
+]]
+        end)
+
+    it_mpi("hears of a failure from rank 0 where no other rank can tell", function()
+        passes [[
+it("fails", function()
+    local _, failure = ranks.try(2, function(comm)
+        if comm:rank() == 0 then error("rank 0 alone", 0) end
+        while true do end
+    end, nil, 0.3)
+    assert.equal(0, failure.rank)
+    assert.matches("^rank 0 alone; rank 1 does not return", failure.message)
+end)
+]]
+    end)
+
     it_mpi("says what is wrong with the words once, and has status 2", function()
         for sentence, words in pairs {
             ["run: --ranks is 4, but mpirun started 3 processes"] = { "run", script, "--ranks",
