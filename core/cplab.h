@@ -325,6 +325,16 @@ CPL_API cpl_status cpl_view_whole(const cpl_layout *layout, bool sliced,
  */
 CPL_API cpl_status cpl_view_onto(const cpl_layout *layout,
                                  const cpl_layout *target, cpl_view **out);
+/*
+ * Local. What a layer sees that tensor parallelism splits by heads or width:
+ * every group rank the rows that its CP rank holds in `target`, a layout of the
+ * same stream over the CP ranks alone (as many, tp 1), in that layout's slots.
+ * A route to it is the gather of the windows of each CP rank and the conversion
+ * to `target` in one exchange; its adjoint is the sum over the tp ranks, in
+ * rank order, scattered to the windows. Borrows both. Errors: MISMATCH, MEMORY.
+ */
+CPL_API cpl_status cpl_view_shard(const cpl_layout *layout,
+                                  const cpl_layout *target, cpl_view **out);
 CPL_API void cpl_view_destroy(cpl_view *view);
 
 CPL_API cpl_status cpl_view_n_local(const cpl_view *view, int rank,
@@ -476,6 +486,16 @@ CPL_API const char *cpl_world_message(const cpl_world *world);
 
 /* The group of one rank, with no world. It has no state and lives for ever. */
 CPL_API cpl_comm *cpl_comm_self(void);
+
+/*
+ * Local. The ranks `ranks` (increasing, this rank among them) of `of` as a
+ * group of their own, in which each counts from 0 in that order. Collectives
+ * are of its members; bytes and memory are carried by `of`, which must outlive
+ * it. No all-to-all. Errors: INVALID, MEMORY.
+ */
+CPL_API cpl_status cpl_comm_part(cpl_comm *of, const int *ranks, int n,
+                                 cpl_comm **out);
+CPL_API void cpl_comm_part_destroy(cpl_comm *part);
 
 CPL_API int cpl_comm_rank(const cpl_comm *comm);
 CPL_API int cpl_comm_size(const cpl_comm *comm);

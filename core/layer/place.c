@@ -39,6 +39,7 @@ cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
     cpl_place *place;
     CPL_TRY(CPL_ALLOC(1, &place));
     place->comm = comm;
+    place->memory = cpli_comm_whole(comm);
     place->layout = layout;
     place->rank = cpl_comm_rank(comm);
     cpl_status status = fill(place);
@@ -66,7 +67,7 @@ void cpl_place_destroy(cpl_place *place)
     forget(&place->keys);
     forget(&place->whole);
     for (int64_t i = 0; i < place->n_scratch; i++)
-        cpli_comm_free(place->comm, place->scratch[i].block);
+        cpli_comm_free(place->memory, place->scratch[i].block);
     cpli_free(place->scratch);
     cpli_free(place->positions);
     cpl_free(place->links);
@@ -176,7 +177,7 @@ cpl_status cpli_place_kept(cpl_place *place, const void *owner, size_t bytes,
     cpli_scratch fresh = {.bytes = bytes, .owner = owner, .is_taken = true};
     CPL_TRY(cpli_realloc((void **)&place->scratch, (size_t)place->n_scratch + 1,
                          sizeof *place->scratch));
-    CPL_TRY(cpli_comm_alloc(place->comm, bytes, &fresh.block));
+    CPL_TRY(cpli_comm_alloc(place->memory, bytes, &fresh.block));
     place->scratch[place->n_scratch++] = fresh;
     *out = fresh.block;
     return CPL_OK;

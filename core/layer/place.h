@@ -27,6 +27,7 @@ typedef struct cpli_scratch {
 
 struct cpl_place {
     cpl_comm *comm;
+    cpl_comm *memory; /* whose the scratch is; outlives a part of a group */
     const cpl_layout *layout;
     int rank;
     int64_t n_rows;
