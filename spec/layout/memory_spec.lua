@@ -163,6 +163,7 @@ describe("a failing allocation", function()
             { create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z, 0) },
             { create("cpl_view", C.cpl_view_destroy, C.cpl_view_keys, z, 5) },
             { create("cpl_view", C.cpl_view_destroy, C.cpl_view_onto, z, c) },
+            { create("cpl_view", C.cpl_view_destroy, C.cpl_view_shard, z, c) },
         }
         local n, runs = ffi.new("int64_t[1]", -7), ffi.new "cpl_run[64]"
         for _, v in ipairs(made) do
