@@ -677,6 +677,17 @@ typedef struct cpl_place cpl_place;
 CPL_API cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
                                     cpl_place **out);
 CPL_API void cpl_place_destroy(cpl_place *place);
+/*
+ * Local. Tensor parallelism: layers prepared from now on are the tp_rank-th of
+ * tp that split their heads or their width among them. Each holds all of its
+ * parameters, computes with its slice of them, and adds the gradients of its
+ * slice; y and dx are then one of tp partial sums (cpl_view_shard brings them
+ * together), and gradients of parameters are whole after a sum over all ranks.
+ * Of kv heads, or key heads, that are fewer than tp, several hold the same one.
+ * Errors: INVALID. Prepare refuses sizes that tp does not divide (INVALID) and
+ * layers that do not split (UNSUPPORTED).
+ */
+CPL_API cpl_status cpl_place_split(cpl_place *place, int tp_rank, int tp);
 /* Layers of one kind that are prepared from now on share what they keep from
  * forward to backward: a layer's backward must follow its own forward, with no
  * forward of another of the kind in between. For recomputation. */

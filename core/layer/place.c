@@ -42,6 +42,7 @@ cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
     place->memory = cpli_comm_whole(comm);
     place->layout = layout;
     place->rank = cpl_comm_rank(comm);
+    place->tp = 1;
     cpl_status status = fill(place);
     if (status != CPL_OK) {
         cpl_place_destroy(place);
@@ -73,6 +74,15 @@ void cpl_place_destroy(cpl_place *place)
     cpl_free(place->links);
     cpl_free(place->spans);
     cpli_free(place);
+}
+
+cpl_status cpl_place_split(cpl_place *place, int tp_rank, int tp)
+{
+    if (tp_rank < 0 || tp_rank >= tp)
+        return cpli_fail(CPL_INVALID, "place: rank %d of tp = %d", tp_rank, tp);
+    place->tp_rank = tp_rank;
+    place->tp = tp;
+    return CPL_OK;
 }
 
 void cpl_place_share_kept(cpl_place *place)

@@ -1,5 +1,5 @@
--- Gather and conversion in one exchange, and its adjoint: the sum over tensor parallelism, scattered
--- to the windows, by every method on the transport that runs the specs.
+-- Gather and conversion in one exchange, and its adjoint: the sum over tensor parallelism,
+-- scattered to the windows; by every method, on the transport that runs the specs.
 local ranks = require "spec.support.ranks"
 
 local METHODS = { "auto", "copy", "direct", "packed", "alltoallv" }
