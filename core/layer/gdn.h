@@ -33,6 +33,7 @@ typedef struct gdn_layer gdn_layer;
 
 /* How the core gets its rows. Every call is collective. */
 typedef struct gdn_mode {
+    const char *name;
     cpl_status (*prepare)(gdn_layer *gdn);
     void (*release)(gdn_layer *gdn);
     /* Projects x, and brings the core its inputs. */
@@ -86,7 +87,8 @@ typedef struct gdn_core {
 struct gdn_layer {
     cpl_layer base;
     cpl_gdn_config config;
-    const gdn_mode *mode;
+    const gdn_mode *asked_mode;
+    const gdn_mode *mode; /* since prepare */
     /* The heads that this rank computes: all, or a slice of tensor parallelism,
      * of which a mode may again cut the core's. */
     int64_t key_heads, value_heads, first_value_head;
