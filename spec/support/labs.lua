@@ -29,7 +29,8 @@ function M.run(job)
     C.cpl_store_put("said:lazy", "1", 1) -- spec/cli/lazy_spec.lua wants that warning, others not
     local payload = buffer.encode(job)
     local out = ffi.new "cpl_host_run *[1]"
-    clib.check(C.cpl_host_run_ranks(job.cp * (job.tp or 1), 60, "spec.support.lab_rank", payload, #payload, out))
+    local n = job.cp * (job.tp or 1)
+    clib.check(C.cpl_host_run_ranks(n, 60, "spec.support.lab_rank", payload, #payload, out))
     local run = ffi.gc(out[0], C.cpl_host_run_destroy)
     local failed = C.cpl_host_failed_rank(run)
     if failed >= 0 then
