@@ -44,7 +44,8 @@ local function model_of(self)
         seed = self.options.seed or model.seed }
 end
 
---- A lab of one rank for one case.
+--- A lab of one rank for one case. Of its cp * tp ranks, rank cp_rank * tp + tp_rank is this one;
+-- with tp > 1 layers are split, see cplab.stack.
 -- @tparam table t experiment, case, comm (`cpl_comm *`), options (dtype, seed, iters, warmup,
 -- trace_tokens; faults: test only)
 function M.new(t)

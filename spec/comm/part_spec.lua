@@ -127,6 +127,33 @@ describe("a part of a comm", function()
         assert.truthy(failure.message:find("enough", 1, true))
     end)
 
+    it("keeps nothing where memory ends", function()
+        local clib = require "clib"
+        local C, ffi = clib.C, clib.ffi
+        local list, out = ffi.new("int[1]", 0), ffi.new "cpl_comm *[1]"
+        local function live_blocks()
+            local stats = ffi.new "cpl_memory_stats"
+            C.cpl_memory(stats)
+            return tonumber(stats.live_blocks)
+        end
+        local failures, before = 0, live_blocks()
+        repeat
+            C.cpl_memory_fail_after(failures)
+            local status = C.cpl_comm_part(C.cpl_comm_self(), list, 1, out)
+            C.cpl_memory_fail_after(-1)
+            if status ~= C.CPL_OK then
+                assert.equal(C.CPL_MEMORY, tonumber(status))
+                assert.is_true(out[0] == nil)
+                assert.equal(before, live_blocks())
+                failures = failures + 1
+            end
+        until status == C.CPL_OK
+        assert.is_true(failures >= 4)
+        C.cpl_comm_part_destroy(out[0])
+        C.cpl_comm_part_destroy(nil)
+        assert.equal(before, live_blocks())
+    end)
+
     it("needs its ranks in order, and this one among them", function()
         local self = comms.self()
         assert.equal("comm: a part needs ranks of 0 .. 0 in increasing order (its number 0 is 1)",

@@ -192,3 +192,32 @@ describe("sequence parallelism refuses", function()
             :find("method \"composed\" needs tp > 1", 1, true))
     end)
 end)
+
+describe("a stack that tensor parallelism splits", function()
+    -- Steps of all ranks together: the counts are of the process.
+    it4("allocates nothing in a step after the first", function()
+        local counts = ranks.run(4, function(comm, p)
+            local lab, clib = require "cplab", require "clib"
+            local C, ffi = clib.C, clib.ffi
+            local fields = p.model
+            fields.schedule = lab.schedule.pattern(fields.pattern, #fields.pattern)
+            fields.pattern = nil
+            local stack = require("cplab.stack").new {
+                model = lab.model(fields), stream = lab.stream.thd(p.stream),
+                comm = comm._ptr, cp = 2, tp = 2,
+            }
+            local function allocations()
+                comm:barrier()
+                local stats = ffi.new "cpl_memory_stats"
+                C.cpl_memory(stats)
+                comm:barrier()
+                return tonumber(stats.n_allocations)
+            end
+            stack:step { backward = true }
+            local before = allocations()
+            stack:step { backward = true }
+            return allocations() - before
+        end, { model = labs.model { policy = "zigzag" }, stream = { lengths = { 32, 16 } } })
+        assert.same({ 0, 0, 0, 0 }, counts)
+    end)
+end)
