@@ -327,6 +327,16 @@ CPL_API cpl_status cpl_view_whole(const cpl_layout *layout, bool sliced,
  */
 CPL_API cpl_status cpl_view_onto(const cpl_layout *layout,
                                  const cpl_layout *target, cpl_view **out);
+/*
+ * Local. What a layer sees that tensor parallelism splits by heads or width:
+ * every group rank the rows that its CP rank holds in `target`, a layout of the
+ * same stream over the CP ranks alone (as many, tp 1), in that layout's slots.
+ * A route to it is the gather of the windows of each CP rank and the conversion
+ * to `target` in one exchange; its adjoint is the sum over the tp ranks, in
+ * rank order, scattered to the windows. Borrows both. Errors: MISMATCH, MEMORY.
+ */
+CPL_API cpl_status cpl_view_shard(const cpl_layout *layout,
+                                  const cpl_layout *target, cpl_view **out);
 CPL_API void cpl_view_destroy(cpl_view *view);
 
 CPL_API cpl_status cpl_view_n_local(const cpl_view *view, int rank,
@@ -481,6 +491,16 @@ CPL_API const char *cpl_world_message(const cpl_world *world);
 
 /* The group of one rank, with no world. It has no state and lives for ever. */
 CPL_API cpl_comm *cpl_comm_self(void);
+
+/*
+ * Local. The ranks `ranks` (increasing, this rank among them) of `of` as a
+ * group of their own, in which each counts from 0 in that order. Collectives
+ * are of its members; bytes and memory are carried by `of`, which must outlive
+ * it. No all-to-all. Errors: INVALID, MEMORY.
+ */
+CPL_API cpl_status cpl_comm_part(cpl_comm *of, const int *ranks, int n,
+                                 cpl_comm **out);
+CPL_API void cpl_comm_part_destroy(cpl_comm *part);
 
 CPL_API int cpl_comm_rank(const cpl_comm *comm);
 CPL_API int cpl_comm_size(const cpl_comm *comm);
@@ -663,6 +683,17 @@ typedef struct cpl_place cpl_place;
 CPL_API cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
                                     cpl_place **out);
 CPL_API void cpl_place_destroy(cpl_place *place);
+/*
+ * Local. Tensor parallelism: layers prepared from now on are the tp_rank-th of
+ * tp that split their heads or their width among them. Each holds all of its
+ * parameters, computes with its slice of them, and adds the gradients of its
+ * slice; y and dx are then one of tp partial sums (cpl_view_shard brings them
+ * together), and gradients of parameters are whole after a sum over all ranks.
+ * Of kv heads, or key heads, that are fewer than tp, several hold the same one.
+ * Errors: INVALID. Prepare refuses sizes that tp does not divide (INVALID) and
+ * layers that do not split (UNSUPPORTED).
+ */
+CPL_API cpl_status cpl_place_split(cpl_place *place, int tp_rank, int tp);
 /* Layers of one kind that are prepared from now on share what they keep from
  * forward to backward: a layer's backward must follow its own forward, with no
  * forward of another of the kind in between. For recomputation. */

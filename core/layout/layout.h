@@ -157,6 +157,12 @@ cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who);
 
 int64_t cpli_n_local(const cpl_layout *layout, int rank);
 
+/* To which CP rank a group rank belongs. */
+static inline int cpli_layout_cp_rank(const cpl_layout *layout, int rank)
+{
+    return layout->cp_order[layout->logical[rank] / layout->tp];
+}
+
 /* The holding, not always maximal, that holds a position or a slot; both in
  * range. Ranks are group ranks. */
 void cpli_at_position(const cpl_layout *layout, int64_t position,
@@ -244,13 +250,20 @@ typedef struct cpli_view_kind cpli_view_kind;
 struct cpl_view {
     const cpli_view_kind *kind;
     const cpl_layout *layout; /* of which it shows rows */
-    const cpl_layout *onto;   /* onto: whose slots the rows take; or NULL */
-    int64_t size;   /* halo: width; shift: k; keys: window, 0 for no limit */
+    const cpl_layout
+        *onto;    /* onto, shard: whose slots the rows take; or NULL */
+    int *viewers; /* shard: CP rank * tp + window -> who sees its rows; or NULL;
+                     owned */
+    int64_t size; /* halo: width; shift: k; keys: window, 0 for no limit */
     bool real_only; /* halo: only before spans of real tokens */
     bool is_sliced; /* whole: each rank sees its own slice of every row */
     uint64_t digest;
     char *text;
 };
+
+/* How many ranks see each position, if that is the same for all; else 0. Of no
+ * view 0. */
+int64_t cpli_view_copies(const cpl_view *view);
 
 /* The view's runs of one rank; the list is the caller's even on failure. */
 cpl_status cpli_view_list(const cpl_view *view, int rank, cpli_runs *out);

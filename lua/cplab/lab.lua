@@ -44,7 +44,8 @@ local function model_of(self)
         seed = self.options.seed or model.seed }
 end
 
---- A lab of one rank for one case.
+--- A lab of one rank for one case. Of its cp * tp ranks, rank cp_rank * tp + tp_rank is this one;
+-- with tp > 1 layers are split, see cplab.stack.
 -- @tparam table t experiment, case, comm (`cpl_comm *`), options (dtype, seed, iters, warmup,
 -- trace_tokens; faults: test only)
 function M.new(t)
@@ -54,9 +55,6 @@ function M.new(t)
         metrics = {}, checks = {}, samples = {}, records = {}, streams = {},
     }, Lab)
     self.cp, self.tp = t.case.cp or self.size, t.case.tp or 1
-    if self.tp ~= 1 then
-        error(("lab: tp = %d: the layers of this build run with tp = 1"):format(self.tp), 0)
-    end
     if self.experiment.stream then
         self.stream = steps.stream_at(self, 0)
     end
@@ -317,7 +315,8 @@ end
 -- @treturn {string,...}
 function M.describe(experiment, case, options)
     local self = { experiment = experiment, case = case, options = options or {} }
-    return outline.lines(steps.make_stream(experiment, case, 0), model_of(self), case.cp or 1)
+    return outline.lines(steps.make_stream(experiment, case, 0), model_of(self), case.cp or 1,
+        case.tp or 1)
 end
 
 return M

@@ -284,6 +284,8 @@ static void check_views(input *in, const cpl_layout *from,
         check_view(view, from, source);
     if (other != NULL && is_ok(cpl_view_onto(from, other, &view)))
         check_view(view, from, source);
+    if (other != NULL && is_ok(cpl_view_shard(from, other, &view)))
+        check_view(view, from, source);
 }
 
 static void check_pair(input *in, const cpl_layout *from, const cpl_layout *to)

@@ -1,7 +1,7 @@
 --- Runs on a rank: a lab on a stream and a model given as plain tables.
 -- The payload: stream { lengths, real, tokens } or { seqlen }, or streams, a list of which step i
 -- takes the one at i mod n; model { pattern and layers, or list, ... } or { preset, fields },
--- cp, options of the lab, and calls { { method, argument, ... }, ... } on it. The call
+-- cp, tp (1), options of the lab, and calls { { method, argument, ... }, ... } on it. The call
 -- "convert_and_gather" moves rows that hold their own position and brings them back together;
 -- "step_by_rank" asks for another step on each rank.
 local buffer = require "string.buffer"
@@ -55,7 +55,7 @@ return function(comm, payload)
                 or function() return make_stream(job.stream) end,
             model = function() return make_model(job.model) end,
         },
-        case = { cp = job.cp }, comm = comm, options = job.options or {},
+        case = { cp = job.cp, tp = job.tp }, comm = comm, options = job.options or {},
     }
     local answers = {}
     for i, call in ipairs(job.calls) do
