@@ -6,6 +6,7 @@ local cases = require "cplab.bench.cases"
 local environment = require "cplab.environment"
 local figures = require "cplab.bench.figures"
 local options = require "cplab.bench.options"
+local outcome = require "cplab.bench.outcome"
 local ranks = require "cplab.ranks"
 local statistics = require "cplab.bench.statistics"
 local tables = require "cplab.bench.table"
@@ -47,37 +48,22 @@ end
 
 -- ---- rows ---------------------------------------------------------------------------
 
--- The sentence of a rank's failure, without the place in this program that raised it.
-local function sentence(failure)
-    return (failure.reason:gsub("^(rank %d+: )[^\n]-%.lua:%d+: ", "%1"))
-end
-
 local function row_of(chosen, case)
     if case.reason then return figures.without_times(case, "skipped", case.reason) end
     local results, failure = run_ranks(chosen, "row", case)
-    if not results then return figures.without_times(case, "error", sentence(failure)), failure end
+    if not results then
+        return figures.without_times(case, "error", outcome.sentence(failure)), failure
+    end
     local measured = results[1]
     if measured.skipped then return figures.without_times(case, "skipped", measured.skipped) end
     return figures.row(case, measured)
 end
 
--- Rows are there as soon as they are known. Returns why one cannot be written.
+-- Returns why the row cannot be written.
 local function show(row, env, as_json)
     row.transport = env.transport
-    if as_json then
-        row.env = env
-        print(tables.json(row))
-    else
-        print(tables.line(row, env.transport))
-    end
-    local ok, message = io.stdout:flush()
-    return not ok and message or nil
-end
-
-local function show_failure(failure)
-    if failure.traceback and failure.traceback ~= "" then
-        io.stderr:write(failure.traceback, "\n")
-    end
+    row.env = as_json and env or nil
+    return outcome.print(as_json and tables.json(row) or tables.line(row, env.transport))
 end
 
 -- A method that nobody named, and that is none for this route or transport: said once, at the end.
@@ -109,22 +95,12 @@ local function run_cases(chosen, list, env, as_json)
         else
             counts.unwritten = show(row, env, as_json)
         end
-        if failure then show_failure(failure) end
+        if failure then outcome.show_failure(failure) end
         counts.left = #list - i
         if counts.unwritten or failure and failure.is_stuck then break end
     end
     show_left_out(left_out)
     return counts
-end
-
--- What is wrong with the table as a whole.
-local function verdict(counts)
-    if counts.unwritten then return 2, "cannot write standard output: " .. counts.unwritten end
-    if counts.wrong + counts.error == 0 then return 0 end
-    local left = counts.left > 0
-        and ("; %d more were not run, since a rank does not return"):format(counts.left) or ""
-    return 1, ("bench convert: rows of the table: %d wrong, %d ended with an error%s"):format(
-        counts.wrong, counts.error, left)
 end
 
 local function nothing_to_run(list)
@@ -151,7 +127,7 @@ function M.run(arguments)
         print_survey(env, chosen)
         print(tables.head(env.transport))
     end
-    return verdict(run_cases(chosen, list, env, arguments.json))
+    return outcome.verdict("bench convert", run_cases(chosen, list, env, arguments.json))
 end
 
 return M

@@ -1,19 +1,11 @@
 --- How rows look: a line of fixed columns for a reader, or one JSON object for a program.
 -- @module cplab.bench.table
+local columns = require "cplab.bench.columns"
 local json = require "cplab.json"
 
+local fixed, text = columns.fixed, columns.text
+
 local M = {}
-
-local function text(row, name)
-    return tostring(row[name] or "-")
-end
-
-local function fixed(format)
-    return function(row, name)
-        if row.status == "wrong" then return "wrong" end
-        return row[name] and format:format(row[name]) or "-"
-    end
-end
 
 -- A row that could not be made has only the size that it was to have.
 local function bytes(row)
@@ -39,16 +31,9 @@ local COLUMNS = {
     { "wrong_rows", "#wrong", 6, text },
 }
 
--- A line of the columns up to the one called `last`, or of all.
-local function line(transport, last, cell)
-    local parts = {}
-    for _, column in ipairs(COLUMNS) do
-        if column.only == nil or column.only == transport then
-            parts[#parts + 1] = ("%" .. column[3] .. "s"):format(cell(column))
-        end
-        if column[1] == last then break end
-    end
-    return (table.concat(parts, "  "):gsub(" +$", ""))
+-- Which columns a table has.
+local function takes(transport)
+    return function(column) return column.only == nil or column.only == transport end
 end
 
 -- What stands behind the columns.
@@ -63,14 +48,14 @@ end
 --- The head of the table.
 -- @tparam string transport which decides whether there is a plain exchange to compare with
 function M.head(transport)
-    return line(transport, nil, function(column) return column[2] end)
+    return columns.head(COLUMNS, takes(transport))
 end
 
 --- A row. Behind it stands why it has no times, or what of the size was left out; a row that was
 -- skipped has no more than its name.
 function M.line(row, transport)
     local last = row.status == "skipped" and "place" or nil
-    return line(transport, last, function(column) return column[4](row, column[1]) end) .. note(row)
+    return columns.row(COLUMNS, row, takes(transport), last) .. note(row)
 end
 
 local ORDER = { "schema", "status", "reason", "asked_bytes", "size_bytes", "rows", "sequences",
