@@ -65,6 +65,21 @@ function M.add_layer(row, measured)
     row.busy_ratio = row.busy_ms / row.one_ms
 end
 
+--- The figures of a step; its times are milliseconds of the clock on the wall, but for busy.
+function M.add_step(row, measured)
+    M.add_gemm(row, measured.busy.gemm, measured.gemm_flops)
+    M.add_times(row, "one", measured.busy.one)
+    M.add_times(row, "busy", measured.busy.all)
+    local steps, copies = statistics.summary(measured.step_ms), measured.busy.copy
+    row.samples.step_ms = measured.step_ms
+    row.step_min_ms, row.step_p99_ms = steps.min, steps.p99
+    for _, name in ipairs { "step_ms", "compute_ms", "convert_ms", "comm_ms" } do
+        row[name] = measured.times[name]
+    end
+    row.busy_ratio = row.busy_ms / row.one_ms
+    row.copy_gbs = measured.copy_bytes / statistics.quantile(copies, 0.5) / 1e9
+end
+
 --- The status of a row by what was measured, and its figures only where it is "ok".
 -- @tparam table row
 -- @tparam table measured wrong (a sentence, or nil), allocations, peak_bytes

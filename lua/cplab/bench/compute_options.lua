@@ -72,15 +72,15 @@ function layer_fields.gdn(case)
         value_dim = case.value_dim, conv = 4, chunk = case.chunk } }
 end
 
--- The core and the layouts know what goes together; what they say is about the command line.
-local function try(f, ...)
-    local ok, message = pcall(f, ...)
+--- Models, layers and layouts know what goes together; what they say is about the command line.
+function M.try(f)
+    local ok, message = pcall(f)
     if not ok then refuse("%s", (tostring(message):gsub("^[^\n]-:%d+: ", ""))) end
 end
 
 local function make_layer(case)
     case.model = layer_fields[case.kind](case)
-    try(function()
+    M.try(function()
         layers.create(case.kind, layers.mixer_config(case.model, case.kind, case.cp_mode),
             case.dtype)
         layouts.create(case.layout, streams.thd { lengths = { case.tokens } }, { cp = case.cp })
@@ -99,14 +99,19 @@ local function add_case(list, kind, words, row_sizes, more)
     list[#list + 1] = case
 end
 
--- A scan goes from a quarter of the tokens to all of them.
-local function read_tokens(words)
+--- Numbers of tokens; a scan goes from a quarter of them to all.
+function M.read_tokens(words)
     local list = words_of.counts(words.tokens, "--tokens")
     if not words.scan then return list end
     if #list > 1 or list[1] % 4 ~= 0 then
         refuse("--scan takes one number of tokens, a multiple of 4, got '%s'", words.tokens)
     end
     return { list[1] / 4, list[1] / 2, list[1] }
+end
+
+--- Storage types that kernels compute with.
+function M.read_dtypes(words)
+    return words_of.names(words.dtype, "--dtype", DTYPES)
 end
 
 local function check_layer_words(kind, words, processes)
@@ -126,8 +131,8 @@ end
 local function read(kind, given, processes)
     local words = words_of.with_defaults(given, M.defaults[kind])
     local modes, list = check_layer_words(kind, words, processes), {}
-    local dtypes = words_of.names(words.dtype, "--dtype", DTYPES)
-    local tokens = read_tokens(words)
+    local dtypes = M.read_dtypes(words)
+    local tokens = M.read_tokens(words)
     for _, row_sizes in ipairs(sizes[kind](words)) do
         for _, dtype in ipairs(dtypes) do
             for _, mode in ipairs(modes) do

@@ -16,14 +16,13 @@ function M.new(n, dtype)
     local b = arrays.draw(arrays.new(dtype, n, n), "gemm.b", -1, 1)
     local c = arrays.new(dtype, n, n)
     local kernels = C.cpl_kernels_for("cpu", clib.dtypes[dtype])
-    local p = ffi.new("cpl_matmul", {
+    local self = { flops = 2 * n ^ 3, a = a, b = b, c = c }
+    self.p = ffi.new("cpl_matmul", {
         a = a.data, b = b.data, c = c.data, m = n, n = n, k = n, lda = n, ldb = n, ldc = n,
         alpha = 1, beta = 0,
     })
-    return {
-        flops = 2 * n ^ 3, kept = { a, b, c },
-        run = function() kernels.matmul(p) end,
-    }
+    self.run = function() kernels.matmul(self.p) end -- and keeps the arrays
+    return self
 end
 
 return M
