@@ -448,6 +448,9 @@ typedef struct cpl_faults {
                            of the one that its value heads use */
     int first_slice;    /* headwise GDN: convolve with rank 0's weight */
     int64_t rope_shift; /* GQA: add this to the rotary positions */
+    int drop_merge;     /* p2p: forget what earlier steps saw */
+    int reverse_ring;   /* p2p: take the shards for those of the other way */
+    int kv_head_shift;  /* a2a: give each rank this many kv heads further on */
     int route_padding;  /* MoE: padding chooses experts too */
     int poison_scratch; /* fill scratch with NaN before each forward and each
                            backward of a layer; a real run does not notice */
@@ -671,16 +674,39 @@ typedef struct cpl_layer cpl_layer;
 typedef struct cpl_gqa_config {
     int hidden, heads, kv_heads, head_dim, rotary_dim;
     double rope_theta, eps;
+    int window;          /* keys that a query sees, its own included; 0: all of
+                            its sequence up to its own */
+    const char *cp_mode; /* how queries meet the keys of other ranks: "gather"
+                            (NULL), "p2p", "a2a", "a2a+p2p" */
+    int a2a;             /* a2a+p2p: consecutive ranks that spread heads; must
+                            divide the ranks, but for one rank alone; else 0.
+                            Where heads are spread, the ranks of it must divide
+                            heads, and divide kv_heads or be a multiple of them
+                            (prepare: INVALID) */
 } cpl_gqa_config;
-/* How a GDN layer is cut. Chunkwise: heads stay; halos and states go from run
- * to run. Headwise: an exchange gives each rank all positions of its own heads;
- * the ranks must divide the value heads, and divide the key heads or be a
- * multiple of them (prepare: INVALID). */
-typedef enum cpl_gdn_mode { CPL_GDN_CHUNKWISE, CPL_GDN_HEADWISE } cpl_gdn_mode;
+typedef struct cpl_mla_config {
+    int hidden, heads;
+    int q_rank;  /* of the latents of queries; 0: none, queries come straight
+                    from the rows */
+    int kv_rank; /* of the latents of keys and values */
+    int nope_dim, rope_dim; /* of a head's key: from the latent; the same in all
+                               heads, rotated */
+    int value_dim;
+    double rope_theta; /* 0: nothing is rotated */
+    double eps;
+    int window; /* these three as in cpl_gqa_config */
+    const char *cp_mode;
+    int a2a;
+} cpl_mla_config;
 typedef struct cpl_gdn_config {
     int hidden, key_heads, value_heads, key_dim, value_dim, conv, chunk;
     double eps;
-    cpl_gdn_mode cp_mode; /* of no effect on one rank */
+    const char *cp_mode; /* how it is cut; of no effect on one rank.
+                            "chunkwise" (NULL): heads stay, halos and states go
+                            from run to run. "headwise": an exchange gives each
+                            rank all positions of its own heads; the ranks must
+                            divide the value heads, and divide the key heads or
+                            be a multiple of them (prepare: INVALID) */
 } cpl_gdn_config;
 typedef struct cpl_mlp_config {
     int hidden, width;
@@ -701,6 +727,8 @@ typedef struct cpl_linear_config {
 
 /* Local. Sizes are checked (INVALID names the rule and the numbers). */
 CPL_API cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
+                                 cpl_layer **out);
+CPL_API cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_gdn(const cpl_gdn_config *config, cpl_dtype dtype,
                                  cpl_layer **out);

@@ -189,17 +189,25 @@ typedef struct cpl_gdn_summary_backward {
 } cpl_gdn_summary_backward;
 
 /*
- * A block of queries and the keys that it may see: query q_slot + i of the
- * block sees the keys kv_slot .. kv_slot + n_before + i, inclusive.
+ * A block of queries and the keys that they meet: kv_slot .. kv_slot + n_keys -
+ * 1. Query q_slot + i sees key kv_slot + j iff 0 <= j < n_keys, j <= n_before +
+ * i, and with a window j > n_before + i - window. n_before may be anything:
+ * below 0 the first queries see nothing; n_keys - 1 or more, and all queries
+ * see all keys.
  */
 typedef struct cpl_attention_block {
     int64_t q_slot, n_queries;
-    int64_t kv_slot, n_before;
+    int64_t kv_slot, n_keys;
+    int64_t n_before;
 } cpl_attention_block;
 
-/* Causal softmax attention over blocks; query head h uses kv head
- * h / (heads / kv_heads). Never holds a T x T matrix. Queries outside the
- * blocks give o = 0 and lse = -inf; keys that nobody sees get zero gradients.
+/*
+ * Causal softmax attention over blocks; query head h uses kv head
+ * h / (heads / kv_heads). Never holds a T x T matrix. Blocks may share queries,
+ * not pairs of a query and a key: each goes on from what the ones before it
+ * left in (o, lse), and with `accumulate` the first goes on from what the
+ * caller left there, a result over other keys (o = 0 and lse = -inf: none).
+ * Otherwise queries that see no key give o = 0 and lse = -inf.
  */
 typedef struct cpl_attention {
     const void *q; /* [n_queries, heads, D] */
@@ -211,9 +219,16 @@ typedef struct cpl_attention {
     int64_t n_blocks, n_queries, n_keys;
     int64_t heads, kv_heads, key_dim, value_dim;
     int64_t q_stride, k_stride, v_stride;
+    int64_t window; /* keys that a query sees, its own included; 0: no limit */
     double scale;
+    bool accumulate;
     void *workspace;
 } cpl_attention;
+/* v may lie in the rows of k; dv then lies there in those of dk, and what both
+ * give adds up. o and lse are those over all keys, whichever the blocks of this
+ * call are: the gradients of parts add up. Queries and keys outside the blocks
+ * get zeros, or with forward.accumulate everything is added to dq, dk and dv.
+ */
 typedef struct cpl_attention_backward {
     cpl_attention forward; /* o and lse as computed */
     const void *d_o;       /* [n_queries, heads, V] dense */

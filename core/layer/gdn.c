@@ -9,12 +9,27 @@
 
 /* ---- prepare ---- */
 
+/* NULL: the first. */
+static cpl_status find_mode(const char *name, const gdn_mode **out)
+{
+    static const gdn_mode *const modes[] = {&cpli_gdn_chunkwise,
+                                            &cpli_gdn_headwise};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        if (name == NULL || strcmp(name, modes[i]->name) == 0) {
+            *out = modes[i];
+            return CPL_OK;
+        }
+    return cpli_fail(CPL_INVALID,
+                     "gdn: unknown cp_mode \"%s\"; there are chunkwise, "
+                     "headwise",
+                     name);
+}
+
 /* On one rank there is nothing to exchange, whatever the mode. */
 static const gdn_mode *mode_of(const gdn_layer *gdn)
 {
-    bool is_headwise = gdn->config.cp_mode == CPL_GDN_HEADWISE;
-    int size = cpl_comm_size(gdn->base.place->comm);
-    return is_headwise && size > 1 ? &cpli_gdn_headwise : &cpli_gdn_chunkwise;
+    bool is_alone = cpl_comm_size(gdn->base.place->comm) == 1;
+    return is_alone ? &cpli_gdn_chunkwise : gdn->asked_mode;
 }
 
 static cpl_status prepare(cpl_layer *layer)
@@ -31,7 +46,7 @@ static cpl_status prepare(cpl_layer *layer)
     gdn->in = gdn->bound_in;
     gdn->out = gdn->bound_out;
     gdn->mode = mode_of(gdn);
-    layer->alike = gdn->mode;
+    layer->alike.mode = gdn->mode;
     cpl_status status = cpli_gdn_check_states(gdn);
     CPL_TRY(cpl_comm_agree(layer->place->comm, status));
     CPL_TRY(gdn->mode->prepare(gdn));
@@ -140,9 +155,6 @@ static cpl_status check_config(const cpl_gdn_config *c)
     if (c->chunk < 1 || c->chunk > 64)
         return cpli_fail(CPL_INVALID, "gdn: chunk %d is not in 1 to 64",
                          c->chunk);
-    if ((unsigned)c->cp_mode > CPL_GDN_HEADWISE)
-        return cpli_fail(CPL_INVALID, "gdn: unknown cp_mode %d",
-                         (int)c->cp_mode);
     return CPL_OK;
 }
 
@@ -167,10 +179,14 @@ cpl_status cpl_layer_gdn(const cpl_gdn_config *config, cpl_dtype dtype,
                          cpl_layer **out)
 {
     cpl_layer *layer;
+    const gdn_mode *mode = NULL;
     CPL_TRY(check_config(config));
+    CPL_TRY(find_mode(config->cp_mode, &mode));
     CPL_TRY(cpli_layer_create(&ops, sizeof(gdn_layer), dtype, &layer));
     gdn_layer *gdn = (gdn_layer *)layer;
     gdn->config = *config;
+    gdn->config.cp_mode = mode->name; /* not the caller's text */
+    gdn->asked_mode = mode;
     gdn->q_width = (int64_t)config->key_heads * config->key_dim;
     gdn->v_width = (int64_t)config->value_heads * config->value_dim;
     gdn->conv_width = 2 * gdn->q_width + gdn->v_width;

@@ -30,6 +30,7 @@ typedef struct gdn_layer gdn_layer;
 
 /* How the core gets its rows. Every call is collective. */
 typedef struct gdn_mode {
+    const char *name;
     cpl_status (*prepare)(gdn_layer *gdn);
     void (*release)(gdn_layer *gdn);
     /* Projects x, and brings the core its inputs. */
@@ -83,7 +84,8 @@ typedef struct gdn_core {
 struct gdn_layer {
     cpl_layer base;
     cpl_gdn_config config;
-    const gdn_mode *mode;
+    const gdn_mode *asked_mode;
+    const gdn_mode *mode;                 /* since prepare */
     int64_t q_width, v_width, conv_width; /* of all heads */
     gdn_core core;
 

@@ -166,6 +166,7 @@ static cpl_status bring_back(gdn_layer *gdn, void *dx)
 }
 
 const gdn_mode cpli_gdn_chunkwise = {
+    .name = "chunkwise",
     .prepare = prepare,
     .release = release,
     .bring = bring,

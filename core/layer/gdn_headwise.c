@@ -418,6 +418,7 @@ static cpl_status bring_back(gdn_layer *gdn, void *dx)
 }
 
 const gdn_mode cpli_gdn_headwise = {
+    .name = "headwise",
     .prepare = prepare,
     .release = release,
     .bring = bring,

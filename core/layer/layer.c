@@ -17,7 +17,7 @@ cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
     cpl_layer *layer;
     CPL_TRY(cpli_alloc(1, bytes, (void **)&layer));
     layer->ops = ops;
-    layer->alike = ops;
+    layer->alike.kind = ops;
     layer->kernels = kernels;
     layer->dtype = dtype;
     *out = layer;
@@ -43,7 +43,7 @@ static cpl_status make_buffer(cpl_layer *layer, const cpli_buffer *buffer,
     if (buffer->is_kept && !layer->place->shares_kept)
         return cpl_tensor_create(layer->dtype, 2, shape, layer->place->comm,
                                  out);
-    const void *owner = buffer->is_kept ? layer->alike : NULL;
+    cpli_alike owner = buffer->is_kept ? layer->alike : (cpli_alike){0};
     void *data;
     size_t bytes =
         (size_t)(buffer->rows * buffer->width) * cpl_dtype_bytes(layer->dtype);

@@ -37,8 +37,7 @@ typedef struct cpli_layer_ops {
 
 struct cpl_layer {
     const cpli_layer_ops *ops;
-    const void *alike; /* the same for layers that keep the same buffers: ops,
-                          or the mode where a kind has several */
+    cpli_alike alike;
     const cpl_kernels *kernels;
     cpl_dtype dtype;
     int64_t in_width, out_width;

@@ -63,8 +63,10 @@ void cpl_place_destroy(cpl_place *place)
         return;
     for (int i = 0; i < place->n_halos; i++)
         forget(&place->halos[i]);
-    forget(&place->keys);
+    for (int i = 0; i < place->n_keys; i++)
+        forget(&place->keys[i]);
     forget(&place->whole);
+    cpli_rings_destroy(place->rings);
     for (int64_t i = 0; i < place->n_scratch; i++)
         cpli_comm_free(place->comm, place->scratch[i].block);
     cpli_free(place->scratch);
@@ -99,14 +101,25 @@ static cpl_status see(cpl_place *place, cpl_view *view, cpli_seen *seen)
     return CPL_OK;
 }
 
-cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out)
+cpl_status cpli_place_keys(cpl_place *place, int64_t window,
+                           const cpli_seen **out)
 {
-    if (place->keys.view == NULL) {
-        cpl_view *view;
-        CPL_TRY(cpl_view_keys(place->layout, 0, &view));
-        CPL_TRY(see(place, view, &place->keys));
-    }
-    *out = &place->keys;
+    for (int i = 0; i < place->n_keys; i++)
+        if (place->keys[i].width == window) {
+            *out = &place->keys[i];
+            return CPL_OK;
+        }
+    if (place->n_keys == CPLI_MAX_WINDOWS)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "place: more than %d windows of keys in one layout",
+                         CPLI_MAX_WINDOWS);
+    cpli_seen *seen = &place->keys[place->n_keys];
+    cpl_view *view;
+    CPL_TRY(cpl_view_keys(place->layout, window, &view));
+    CPL_TRY(see(place, view, seen));
+    seen->width = window;
+    place->n_keys++;
+    *out = seen;
     return CPL_OK;
 }
 
@@ -152,22 +165,28 @@ void cpli_place_begin_scratch(cpl_place *place)
 void cpli_place_poison_scratch(cpl_place *place)
 {
     for (int64_t i = 0; i < place->n_scratch; i++)
-        if (place->scratch[i].owner == NULL)
+        if (place->scratch[i].owner.kind == NULL)
             memset(place->scratch[i].block, 0xff, place->scratch[i].bytes);
 }
 
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out)
 {
-    return cpli_place_kept(place, NULL, bytes, out);
+    return cpli_place_kept(place, (cpli_alike){0}, bytes, out);
 }
 
-cpl_status cpli_place_kept(cpl_place *place, const void *owner, size_t bytes,
+static bool are_alike(cpli_alike a, cpli_alike b)
+{
+    return a.kind == b.kind && a.mode == b.mode && a.window == b.window &&
+           a.a2a == b.a2a;
+}
+
+cpl_status cpli_place_kept(cpl_place *place, cpli_alike owner, size_t bytes,
                            void **out)
 {
     for (int64_t i = 0; i < place->n_scratch; i++) {
         cpli_scratch *scratch = &place->scratch[i];
         if (scratch->is_taken || scratch->bytes != bytes ||
-            scratch->owner != owner)
+            !are_alike(scratch->owner, owner))
             continue;
         scratch->is_taken = true;
         *out = scratch->block;

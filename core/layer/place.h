@@ -12,17 +12,29 @@
 typedef struct cpli_seen {
     cpl_view *view;
     cpl_route *route;
-    int64_t width; /* of a halo */
+    int64_t width; /* of a halo; of a window of keys, 0: no limit */
 } cpli_seen;
 
-enum { CPLI_MAX_HALOS = 4 }; /* convolution widths in one model */
+enum { CPLI_MAX_HALOS = 4 };   /* convolution widths in one model */
+enum { CPLI_MAX_WINDOWS = 8 }; /* of attention in one model */
+
+typedef struct cpli_ring cpli_ring; /* gqa_ring.h */
+
+/* Layers for which this is the same keep the same buffers: of one kind, and
+ * where layers of a kind may differ in one model, alike in that. */
+typedef struct cpli_alike {
+    const void *kind; /* NULL: any layer */
+    const void *mode;
+    int64_t window;
+    int a2a;
+} cpli_alike;
 
 /* Memory that layers of the place use in turn. */
 typedef struct cpli_scratch {
     void *block;
     size_t bytes;
-    const void *owner; /* NULL: any layer; else those that are alike */
-    bool is_taken;     /* by the layer that is being prepared */
+    cpli_alike owner;
+    bool is_taken; /* by the layer that is being prepared */
 } cpli_scratch;
 
 struct cpl_place {
@@ -34,7 +46,10 @@ struct cpl_place {
     int64_t n_spans;
     cpl_link *links;    /* one a span */
     int64_t *positions; /* of each slot, inside its sequence; padding too */
-    cpli_seen keys, whole;
+    cpli_seen keys[CPLI_MAX_WINDOWS];
+    int n_keys;
+    cpli_seen whole;
+    cpli_ring *rings;
     cpli_seen halos[CPLI_MAX_HALOS];
     int n_halos;
     int64_t routes_built;
@@ -43,10 +58,14 @@ struct cpl_place {
     bool shares_kept; /* see cpl_place_share_kept */
 };
 
-/* The keys that the rank's queries may see. Owned by the place. */
-cpl_status cpli_place_keys(cpl_place *place, const cpli_seen **out);
+/* The keys that the rank's queries may see in a window (0: no limit). Owned by
+ * the place. */
+cpl_status cpli_place_keys(cpl_place *place, int64_t window,
+                           const cpli_seen **out);
 /* All positions, a slice of the row on each rank. Owned by the place. */
 cpl_status cpli_place_whole(cpl_place *place, const cpli_seen **out);
+/* Frees a list of rings. */
+void cpli_rings_destroy(cpli_ring *ring);
 /* `width` positions before each real span. Owned by the place. */
 cpl_status cpli_place_halo(cpl_place *place, int64_t width,
                            const cpli_seen **out);
@@ -59,10 +78,10 @@ cpl_status cpli_place_halo(cpl_place *place, int64_t width,
  */
 void cpli_place_begin_scratch(cpl_place *place);
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out);
-/* The same, but in turn with layers of the same owner (cpl_layer.alike) alone,
- * which must have the same configuration: what is kept from forward to backward
- * where the place shares it. */
-cpl_status cpli_place_kept(cpl_place *place, const void *owner, size_t bytes,
+/* The same, but in turn with layers of the same owner alone: what is kept from
+ * forward to backward where the place shares it. Others of the same size mean
+ * something else by it, or have their padding elsewhere. */
+cpl_status cpli_place_kept(cpl_place *place, cpli_alike owner, size_t bytes,
                            void **out);
 /* Every byte of what no layer keeps becomes 0xff: NaN. */
 void cpli_place_poison_scratch(cpl_place *place);

@@ -4,23 +4,28 @@
  * one tile, row (token, head), and meet the same keys. Forward keeps for each
  * row the running maximum m and sum l of e^(score - m); a later tile rescales
  * what the earlier ones left (Milakov and Gimelshein, arXiv 1805.02867; Dao et
- * al., arXiv 2205.14135). Backward computes the weights again from lse.
+ * al., arXiv 2205.14135). What earlier blocks or calls left in (o, lse) stands
+ * for one key of score lse and value o. Backward computes the weights again
+ * from lse.
  */
 #include "real.h"
 #include "spans.h"
 
 /* A tile of queries has about QUERY_ROWS rows, of keys KEYS: large enough for
  * gemm to run at its rate, small enough for the second-level cache. Along the
- * diagonal tiles of DIAGONAL_KEYS meet only the rows that see them, so that
- * little of the triangle is computed in vain. */
+ * diagonal, and along the edge of a window, tiles of DIAGONAL_KEYS meet only
+ * the rows that see them, so that little of the triangle is computed in vain.
+ */
 enum { QUERY_ROWS = 256, KEYS = 256, DIAGONAL_KEYS = 64 };
 
 /* Queries of some tokens for the heads of one kv head. */
 typedef struct tile {
     int64_t kv_head, group; /* query heads per kv head */
     int64_t slot, n_tokens; /* tokens of the tile */
-    int64_t n_before;       /* keys that all of them see, less one each */
+    int64_t n_before;       /* the last key that the first token may see */
+    int64_t window;         /* and how many; more than there are: no limit */
     int64_t kv_slot;        /* first key of the block */
+    int64_t n_keys;         /* of the block */
     int64_t n_rows;         /* n_tokens * group */
     real *q;                /* [rows, K] */
     real *scores;           /* [rows, KEYS] */
@@ -71,40 +76,60 @@ static void scatter(const tile *t, const real *rows, int64_t dim, void *array,
         memcpy(to + i * stride, rows + i * n, (size_t)n * sizeof(real));
 }
 
-/* Keys that a row sees, counted from the block's first key. */
-static int64_t n_seen(const tile *t, int64_t row)
+/* The keys that a row sees, counted from the block's first key. */
+static int64_t seen_begin(const tile *t, int64_t row)
 {
-    return cpli_max(t->n_before + row / t->group + 1, 0);
+    return cpli_max(t->n_before + row / t->group - t->window + 1, 0);
 }
 
-/* The keys that some row of the tile sees. */
-static int64_t n_visible(const tile *t)
+static int64_t seen_end(const tile *t, int64_t row)
 {
-    return n_seen(t, t->n_rows - 1);
+    int64_t end = t->n_before + row / t->group + 1;
+    return cpli_max(cpli_min(end, t->n_keys), 0);
+}
+
+/* The keys that some row of the tile sees; none if begin >= end. */
+static int64_t visible_begin(const tile *t)
+{
+    return seen_begin(t, 0);
+}
+
+static int64_t visible_end(const tile *t)
+{
+    return seen_end(t, t->n_rows - 1);
 }
 
 /* A tile of keys, and the rows of the tile of queries that see one of them. */
 typedef struct strip {
     int64_t key, n_keys; /* counted from the block's first key */
-    int64_t row, n_rows;
+    int64_t row, end_row;
 } strip;
 
-/* The strip that starts at `key`; key < n_visible(t). */
+/* The strip that starts at `key`, which is visible. */
 static strip strip_at(const tile *t, int64_t key)
 {
-    bool all_see_it = key + KEYS <= n_seen(t, 0);
-    int64_t row = cpli_max((key - t->n_before) * t->group, 0);
+    int64_t n = cpli_min(visible_end(t) - key, KEYS);
+    bool all_see_all =
+        key + n <= seen_end(t, 0) && key >= seen_begin(t, t->n_rows - 1);
+    if (!all_see_all)
+        n = cpli_min(n, DIAGONAL_KEYS);
+    int64_t first = cpli_max(key - t->n_before, 0);
+    int64_t end = key + n - t->n_before + t->window - 1;
     return (strip){.key = key,
-                   .n_keys = cpli_min(n_visible(t) - key,
-                                      all_see_it ? KEYS : DIAGONAL_KEYS),
-                   .row = row,
-                   .n_rows = t->n_rows - row};
+                   .n_keys = n,
+                   .row = first * t->group,
+                   .end_row = cpli_min(end, t->n_tokens) * t->group};
 }
 
-/* Of the strip's keys, those that a row sees. */
-static int64_t seen_in(const tile *t, const strip *s, int64_t row)
+/* Of the strip's keys, those that a row of it sees; at least one. */
+static int64_t begin_in(const tile *t, const strip *s, int64_t row)
 {
-    return cpli_min(cpli_max(n_seen(t, row) - s->key, 0), s->n_keys);
+    return cpli_max(seen_begin(t, row) - s->key, 0);
+}
+
+static int64_t end_in(const tile *t, const strip *s, int64_t row)
+{
+    return cpli_min(seen_end(t, row) - s->key, s->n_keys);
 }
 
 static const real *keys(const cpl_attention *p, const tile *t, int64_t key)
@@ -119,45 +144,56 @@ static const real *values(const cpl_attention *p, const tile *t, int64_t key)
            t->kv_head * p->value_dim;
 }
 
-/* Calls visit for every tile of every block and kv head. */
+/* Calls visit for every tile that sees a key, of every block and kv head. */
 static void each_tile(const cpl_attention *p, tile *t, const void *context,
                       void (*visit)(const void *context, const cpl_attention *p,
                                     tile *t))
 {
     t->group = p->heads / p->kv_heads;
+    t->window = p->window > 0 ? p->window : INT64_MAX / 2;
     const int64_t step = tokens_per_tile(p);
     for (t->kv_head = 0; t->kv_head < p->kv_heads; t->kv_head++)
         for (int64_t b = 0; b < p->n_blocks; b++) {
             const cpl_attention_block *block = &p->blocks[b];
             t->kv_slot = block->kv_slot;
+            t->n_keys = block->n_keys;
             for (int64_t i = 0; i < block->n_queries; i += step) {
                 t->slot = block->q_slot + i;
                 t->n_tokens = cpli_min(block->n_queries - i, step);
                 t->n_rows = t->n_tokens * t->group;
                 t->n_before = block->n_before + i;
-                visit(context, p, t);
+                if (visible_begin(t) < visible_end(t))
+                    visit(context, p, t);
             }
         }
 }
 
+/* Zeros for the keys of a strip that a row does not see. */
+static void mask(real *row, int64_t begin, int64_t end, int64_t n)
+{
+    for (int64_t j = 0; j < begin; j++)
+        row[j] = 0;
+    for (int64_t j = end; j < n; j++)
+        row[j] = 0;
+}
+
 /* ---- forward ---- */
 
-/* Scores of n keys become e^(score - m) with the new maximum m; masked ones
- * become 0. Returns by how much the row's earlier sums shrink. */
-static real soften(real *scores, int64_t n, int64_t seen, real *max, real *sum)
+/* Scores begin .. end-1 become e^(score - m) with the new maximum m. Returns by
+ * how much the row's earlier sums shrink. */
+static real soften(real *scores, int64_t begin, int64_t end, real *max,
+                   real *sum)
 {
     real m = *max;
 #pragma omp simd reduction(max : m)
-    for (int64_t j = 0; j < seen; j++)
+    for (int64_t j = begin; j < end; j++)
         m = scores[j] > m ? scores[j] : m;
     real total = 0;
 #pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < seen; j++) {
+    for (int64_t j = begin; j < end; j++) {
         scores[j] = real_exp(scores[j] - m);
         total += scores[j];
     }
-    for (int64_t j = seen; j < n; j++)
-        scores[j] = 0;
     real shrink = real_exp(*max - m);
     *sum = *sum * shrink + total;
     *max = m;
@@ -169,21 +205,35 @@ static void attend_keys(const cpl_attention *p, const tile *t, const strip *s)
     const real *q = t->q + s->row * p->key_dim;
     real *scores = t->scores + s->row * KEYS;
     real *o = t->o + s->row * p->value_dim;
-    gemm(s->n_rows, s->n_keys, p->key_dim, REAL(p->scale), plain(q, p->key_dim),
+    const int64_t n_rows = s->end_row - s->row;
+    gemm(n_rows, s->n_keys, p->key_dim, REAL(p->scale), plain(q, p->key_dim),
          turned(keys(p, t, s->key), p->k_stride), 0, scores, KEYS);
-    for (int64_t row = s->row; row < t->n_rows; row++) {
+    for (int64_t row = s->row; row < s->end_row; row++) {
         real *o_row = t->o + row * p->value_dim;
-        real shrink = soften(t->scores + row * KEYS, s->n_keys,
-                             seen_in(t, s, row), &t->max[row], &t->sum[row]);
+        real *row_scores = t->scores + row * KEYS;
+        int64_t begin = begin_in(t, s, row);
+        int64_t end = end_in(t, s, row);
+        real shrink =
+            soften(row_scores, begin, end, &t->max[row], &t->sum[row]);
+        mask(row_scores, begin, end, s->n_keys);
 #pragma omp simd
         for (int64_t a = 0; a < p->value_dim; a++)
             o_row[a] *= shrink;
     }
-    gemm(s->n_rows, p->value_dim, s->n_keys, 1, plain(scores, KEYS),
+    gemm(n_rows, p->value_dim, s->n_keys, 1, plain(scores, KEYS),
          plain(values(p, t, s->key), p->v_stride), 1, o, p->value_dim);
 }
 
-static void store_lse(const cpl_attention *p, const tile *t)
+/* What (o, lse) hold already, as one key. */
+static void load_result(const cpl_attention *p, const tile *t)
+{
+    gather(t, p->o, p->heads * p->value_dim, p->value_dim, t->o);
+    gather(t, p->lse, p->heads, 1, t->max);
+    for (int64_t row = 0; row < t->n_rows; row++)
+        t->sum[row] = t->max[row] == -REAL(INFINITY) ? 0 : 1;
+}
+
+static void store_result(const cpl_attention *p, const tile *t)
 {
     for (int64_t row = 0; row < t->n_rows; row++) {
         real *o = t->o + row * p->value_dim;
@@ -195,24 +245,20 @@ static void store_lse(const cpl_attention *p, const tile *t)
         t->max[row] += LOG(t->sum[row]);
     }
     scatter(t, t->max, 1, p->lse, p->heads);
+    scatter(t, t->o, p->value_dim, p->o, p->heads * p->value_dim);
 }
 
 static void forward_tile(const void *context, const cpl_attention *p, tile *t)
 {
     (void)context;
     gather(t, p->q, p->q_stride, p->key_dim, t->q);
-    for (int64_t row = 0; row < t->n_rows; row++) {
-        t->max[row] = -REAL(INFINITY);
-        t->sum[row] = 0;
-    }
-    memset(t->o, 0, (size_t)(t->n_rows * p->value_dim) * sizeof(real));
-    for (int64_t key = 0; key < n_visible(t);) {
+    load_result(p, t);
+    for (int64_t key = visible_begin(t); key < visible_end(t);) {
         strip s = strip_at(t, key);
         attend_keys(p, t, &s);
         key += s.n_keys;
     }
-    store_lse(p, t);
-    scatter(t, t->o, p->value_dim, p->o, p->heads * p->value_dim);
+    store_result(p, t);
 }
 
 size_t NAME(attention_workspace)(const cpl_attention *p)
@@ -226,9 +272,11 @@ void NAME(attention)(const cpl_attention *p)
     tile t;
     carve(p, p->workspace, false, &t);
     size_t row_bytes = (size_t)(p->heads * p->value_dim) * sizeof(real);
-    zero_rows(p->o, row_bytes, row_bytes, 0, p->n_queries);
-    for (int64_t i = 0; i < p->n_queries * p->heads; i++)
-        ((real *)p->lse)[i] = -REAL(INFINITY);
+    if (!p->accumulate) {
+        zero_rows(p->o, row_bytes, row_bytes, 0, p->n_queries);
+        for (int64_t i = 0; i < p->n_queries * p->heads; i++)
+            ((real *)p->lse)[i] = -REAL(INFINITY);
+    }
     each_tile(p, &t, NULL, forward_tile);
 }
 
@@ -237,19 +285,20 @@ void NAME(attention)(const cpl_attention *p)
 /* scores become the weights w, d_scores (dw on entry) become w (dw - do.o). */
 static void weigh(const tile *t, const strip *s)
 {
-    for (int64_t row = s->row; row < t->n_rows; row++) {
+    for (int64_t row = s->row; row < s->end_row; row++) {
         real *w = t->scores + row * KEYS;
         real *d = t->d_scores + row * KEYS;
         const real lse = t->max[row];
         const real along = t->sum[row];
-        int64_t seen = seen_in(t, s, row);
+        int64_t begin = begin_in(t, s, row);
+        int64_t end = end_in(t, s, row);
 #pragma omp simd
-        for (int64_t j = 0; j < seen; j++) {
+        for (int64_t j = begin; j < end; j++) {
             w[j] = real_exp(w[j] - lse);
             d[j] = w[j] * (d[j] - along);
         }
-        for (int64_t j = seen; j < s->n_keys; j++)
-            w[j] = d[j] = 0;
+        mask(w, begin, end, s->n_keys);
+        mask(d, begin, end, s->n_keys);
     }
 }
 
@@ -259,6 +308,7 @@ static void attend_keys_back(const cpl_attention_backward *b, const tile *t,
     const cpl_attention *p = &b->forward;
     const real scale = REAL(p->scale);
     const int64_t n = s->n_keys;
+    const int64_t n_rows = s->end_row - s->row;
     matrix k = plain(keys(p, t, s->key), p->k_stride);
     matrix v = plain(values(p, t, s->key), p->v_stride);
     matrix q = plain(t->q + s->row * p->key_dim, p->key_dim);
@@ -269,14 +319,14 @@ static void attend_keys_back(const cpl_attention_backward *b, const tile *t,
                t->kv_head * p->key_dim;
     real *dv = (real *)b->dv + (t->kv_slot + s->key) * b->dv_stride +
                t->kv_head * p->value_dim;
-    gemm(s->n_rows, n, p->key_dim, scale, q, transpose(k), 0, scores, KEYS);
-    gemm(s->n_rows, n, p->value_dim, 1, d_o, transpose(v), 0, d_scores, KEYS);
+    gemm(n_rows, n, p->key_dim, scale, q, transpose(k), 0, scores, KEYS);
+    gemm(n_rows, n, p->value_dim, 1, d_o, transpose(v), 0, d_scores, KEYS);
     weigh(t, s);
-    gemm(n, p->value_dim, s->n_rows, 1, turned(scores, KEYS), d_o, 1, dv,
+    gemm(n, p->value_dim, n_rows, 1, turned(scores, KEYS), d_o, 1, dv,
          b->dv_stride);
-    gemm(n, p->key_dim, s->n_rows, scale, turned(d_scores, KEYS), q, 1, dk,
+    gemm(n, p->key_dim, n_rows, scale, turned(d_scores, KEYS), q, 1, dk,
          b->dk_stride);
-    gemm(s->n_rows, p->key_dim, n, scale, plain(d_scores, KEYS), k, 1,
+    gemm(n_rows, p->key_dim, n, scale, plain(d_scores, KEYS), k, 1,
          t->dq + s->row * p->key_dim, p->key_dim);
 }
 
@@ -300,8 +350,8 @@ static void backward_tile(const void *context, const cpl_attention *p, tile *t)
     const cpl_attention_backward *b = context;
     gather(t, p->q, p->q_stride, p->key_dim, t->q);
     gather_output(b, t);
-    memset(t->dq, 0, (size_t)(t->n_rows * p->key_dim) * sizeof(real));
-    for (int64_t key = 0; key < n_visible(t);) {
+    gather(t, b->dq, b->dq_stride, p->key_dim, t->dq);
+    for (int64_t key = visible_begin(t); key < visible_end(t);) {
         strip s = strip_at(t, key);
         attend_keys_back(b, t, &s);
         key += s.n_keys;
@@ -315,11 +365,9 @@ size_t NAME(attention_backward_workspace)(const cpl_attention_backward *p)
     return carve(&p->forward, NULL, true, &t);
 }
 
-void NAME(attention_backward)(const cpl_attention_backward *b)
+static void clear_gradients(const cpl_attention_backward *b)
 {
     const cpl_attention *p = &b->forward;
-    tile t;
-    carve(p, b->workspace, true, &t);
     size_t size = sizeof(real);
     zero_rows(b->dq, (size_t)(p->heads * p->key_dim) * size,
               (size_t)b->dq_stride * size, 0, p->n_queries);
@@ -327,5 +375,13 @@ void NAME(attention_backward)(const cpl_attention_backward *b)
               (size_t)b->dk_stride * size, 0, p->n_keys);
     zero_rows(b->dv, (size_t)(p->kv_heads * p->value_dim) * size,
               (size_t)b->dv_stride * size, 0, p->n_keys);
-    each_tile(p, &t, b, backward_tile);
+}
+
+void NAME(attention_backward)(const cpl_attention_backward *b)
+{
+    tile t;
+    carve(&b->forward, b->workspace, true, &t);
+    if (!b->forward.accumulate)
+        clear_gradients(b);
+    each_tile(&b->forward, &t, b, backward_tile);
 }

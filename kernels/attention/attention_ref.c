@@ -1,6 +1,6 @@
 /*
  * attention_ref.c: causal softmax attention, one query at a time. For a query
- * of one head, over the keys that it sees,
+ * of one head, over the keys that it sees in all blocks,
  *   score_j = scale q.k_j,  lse = log sum_j e^score_j,  w_j = e^(score_j -
  * lse), o = sum_j w_j v_j. Backward: dw_j = do.v_j,  dscore_j = w_j (dw_j -
  * do.o), dq = scale sum_j dscore_j k_j,  dk_j += scale dscore_j q,  dv_j += w_j
@@ -37,25 +37,43 @@ static double score(const cpl_attention *p, const double *q, int64_t key,
     return p->scale * product(q, k, p->key_dim);
 }
 
-/* Keys that query i of the block sees. */
-static int64_t n_seen(const cpl_attention_block *block, int64_t i)
+/* Whether query i of the block sees its key j, 0 <= j < n_keys. */
+static bool sees(const cpl_attention *p, const cpl_attention_block *block,
+                 int64_t i, int64_t j)
 {
-    return block->n_before + i + 1;
+    int64_t last = block->n_before + i;
+    return j <= last && (p->window == 0 || j > last - p->window);
 }
 
+/* The largest score that query i sees, lse included: what it saw before. */
+static double largest(const cpl_attention *p, const cpl_attention_block *block,
+                      int64_t i, int64_t head, double lse)
+{
+    const double *q = query(p, block->q_slot + i, head);
+    for (int64_t j = 0; j < block->n_keys; j++) {
+        if (!sees(p, block, i, j))
+            continue;
+        double x = score(p, q, block->kv_slot + j, head);
+        lse = x > lse ? x : lse;
+    }
+    return lse;
+}
+
+/* What was there counts as one key of score lse and value o. */
 static void attend(const cpl_attention *p, const cpl_attention_block *block,
                    int64_t i, int64_t head)
 {
     int64_t at = (block->q_slot + i) * p->heads + head;
     const double *q = query(p, block->q_slot + i, head);
     double *o = (double *)p->o + at * p->value_dim;
-    double max = -INFINITY;
-    for (int64_t j = 0; j < n_seen(block, i); j++) {
-        double x = score(p, q, block->kv_slot + j, head);
-        max = x > max ? x : max;
-    }
-    double sum = 0;
-    for (int64_t j = 0; j < n_seen(block, i); j++) {
+    double *lse = (double *)p->lse + at;
+    double max = largest(p, block, i, head, *lse);
+    double sum = *lse == -INFINITY ? 0 : exp(*lse - max);
+    for (int64_t a = 0; a < p->value_dim; a++)
+        o[a] *= sum;
+    for (int64_t j = 0; j < block->n_keys; j++) {
+        if (!sees(p, block, i, j))
+            continue;
         int64_t key = block->kv_slot + j;
         const double *v = (const double *)p->v + key * p->v_stride +
                           kv_head(p, head) * p->value_dim;
@@ -64,11 +82,11 @@ static void attend(const cpl_attention *p, const cpl_attention_block *block,
         for (int64_t a = 0; a < p->value_dim; a++)
             o[a] += weight * v[a];
     }
-    if (n_seen(block, i) <= 0)
+    if (sum == 0)
         return;
     for (int64_t a = 0; a < p->value_dim; a++)
         o[a] /= sum;
-    ((double *)p->lse)[at] = max + log(sum);
+    *lse = max + log(sum);
 }
 
 size_t NAME(attention_workspace)(const cpl_attention *p)
@@ -80,9 +98,11 @@ size_t NAME(attention_workspace)(const cpl_attention *p)
 void NAME(attention)(const cpl_attention *p)
 {
     size_t row_bytes = (size_t)(p->heads * p->value_dim) * sizeof(double);
-    zero_rows(p->o, row_bytes, row_bytes, 0, p->n_queries);
-    for (int64_t i = 0; i < p->n_queries * p->heads; i++)
-        ((double *)p->lse)[i] = -INFINITY;
+    if (!p->accumulate) {
+        zero_rows(p->o, row_bytes, row_bytes, 0, p->n_queries);
+        for (int64_t i = 0; i < p->n_queries * p->heads; i++)
+            ((double *)p->lse)[i] = -INFINITY;
+    }
     for (int64_t b = 0; b < p->n_blocks; b++)
         for (int64_t i = 0; i < p->blocks[b].n_queries; i++)
             for (int64_t head = 0; head < p->heads; head++)
@@ -108,7 +128,9 @@ static void attend_back(const cpl_attention_backward *b,
     double lse = ((const double *)p->lse)[at];
     double *dq = (double *)b->dq + slot * b->dq_stride + head * p->key_dim;
     double along = product(d_o, o, p->value_dim);
-    for (int64_t j = 0; j < n_seen(block, i); j++) {
+    for (int64_t j = 0; j < block->n_keys; j++) {
+        if (!sees(p, block, i, j))
+            continue;
         int64_t key = block->kv_slot + j;
         int64_t k_at = kv_head(p, head) * p->key_dim;
         int64_t v_at = kv_head(p, head) * p->value_dim;
@@ -127,7 +149,7 @@ static void attend_back(const cpl_attention_backward *b,
     }
 }
 
-void NAME(attention_backward)(const cpl_attention_backward *b)
+static void clear_gradients(const cpl_attention_backward *b)
 {
     const cpl_attention *p = &b->forward;
     size_t size = sizeof(double);
@@ -137,6 +159,13 @@ void NAME(attention_backward)(const cpl_attention_backward *b)
               (size_t)b->dk_stride * size, 0, p->n_keys);
     zero_rows(b->dv, (size_t)(p->kv_heads * p->value_dim) * size,
               (size_t)b->dv_stride * size, 0, p->n_keys);
+}
+
+void NAME(attention_backward)(const cpl_attention_backward *b)
+{
+    const cpl_attention *p = &b->forward;
+    if (!p->accumulate)
+        clear_gradients(b);
     for (int64_t n = 0; n < p->n_blocks; n++)
         for (int64_t i = 0; i < p->blocks[n].n_queries; i++)
             for (int64_t head = 0; head < p->heads; head++)

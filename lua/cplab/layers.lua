@@ -1,17 +1,14 @@
 --- The C layers of a model: one place that knows their constructors and configurations.
 -- @module cplab.layers
 local clib = require "clib"
+local schedules = require "cplab.schedule"
 local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
--- The cp_modes that a configuration tells apart.
-local CP_MODES = {
-    gqa = {},
-    gdn = { chunkwise = C.CPL_GDN_CHUNKWISE, headwise = C.CPL_GDN_HEADWISE },
-}
 local KINDS = {
     gqa = { C.cpl_layer_gqa, "cpl_gqa_config" },
+    mla = { C.cpl_layer_mla, "cpl_mla_config" },
     gdn = { C.cpl_layer_gdn, "cpl_gdn_config" },
     mlp = { C.cpl_layer_mlp, "cpl_mlp_config" },
     moe = { C.cpl_layer_moe, "cpl_moe_config" },
@@ -34,14 +31,17 @@ end
 
 --- The configuration of a model's mixer.
 -- @tparam table model hidden, eps and a table of sizes under `kind`
--- @tparam string kind "gqa" or "gdn"
--- @tparam string cp_mode
-function M.mixer_config(model, kind, cp_mode)
-    local config = {
-        hidden = model.hidden, eps = model.eps, cp_mode = CP_MODES[kind][cp_mode],
-    }
+-- @tparam string kind "gqa", "mla" or "gdn"
+-- @tparam table layer of the model's schedule: what it says goes before what the model says
+function M.mixer_config(model, kind, layer)
+    local config = { hidden = model.hidden, eps = model.eps, cp_mode = layer.cp_mode }
     for name, value in pairs(model[kind]) do
         config[name] = value
+    end
+    if schedules.is_attention(kind) then
+        config.window = layer.window or config.window
+        -- The model's group is for those of its layers that spread heads in groups.
+        config.a2a = layer.a2a or (layer.cp_mode == "a2a+p2p" and config.a2a or 0)
     end
     return config
 end

@@ -50,7 +50,7 @@ function M.structure(stack)
         layers = schedule:count(), gqa_layers = schedule:count "gqa",
         gdn_layers = schedule:count "gdn",
         routes_built = prepared, routes_built_in_step = in_step,
-        attention_imbalance = schedule:count "gqa" > 0 and stack.layouts.gqa:imbalance() or 1,
+        attention_imbalance = stack.model:attention_imbalance(stack.layouts),
     }
 end
 

@@ -20,14 +20,20 @@ local M = {}
 
 local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
-    dtype = "string?", seed = "integer?", gqa = "table?", gdn = "table?", mlp = "table?",
-    moe = "table?", tied = "boolean?",
+    dtype = "string?", seed = "integer?", gqa = "table?", mla = "table?", gdn = "table?",
+    mlp = "table?", moe = "table?", tied = "boolean?",
     routes = "string?", exchange = "table?", eps = "number?",
 }
 local GQA = {
     heads = "integer", kv_heads = "integer", head_dim = "integer", rotary_dim = "integer?",
-    rope_theta = "number?", cp_mode = "string?", layouts = "any?", tolerance = "number?",
+    rope_theta = "number?", window = "integer?", cp_mode = "string?", a2a = "integer?",
+    layouts = "any?", tolerance = "number?",
     block = "integer?", node_size = "integer?", placement = "string?", method = "string?",
+}
+local MLA = {
+    heads = "integer", q_rank = "integer", kv_rank = "integer", nope_dim = "integer",
+    rope_dim = "integer?", value_dim = "integer", rope_theta = "number?", window = "integer?",
+    cp_mode = "string?", a2a = "integer?", layouts = "any?",
 }
 -- What a balanced layout is made with; no part of the layer.
 local BALANCE = { "tolerance", "block", "node_size", "placement", "method" }
@@ -49,7 +55,8 @@ local ROUTES = { "prebuilt", "lazy" }
 local MAX_SIZE = 2 ^ 31 - 1 -- sizes are ints in C
 
 -- Sizes that are given must be positive and fit into an int; which go together, C knows.
-local MAY_BE_0 = { seed = true, rotary_dim = true, shared_width = true, first_layer = true }
+local MAY_BE_0 = { seed = true, rotary_dim = true, rope_dim = true, q_rank = true,
+    shared_width = true, first_layer = true }
 local function check_sizes(who, t, fields, level)
     for name, kind in pairs(fields) do
         if kind:match "^integer" and not MAY_BE_0[name] and t[name] then
@@ -76,18 +83,38 @@ local function try_layers(model, level)
     if model.moe then
         layers.create("moe", layers.ffn_config(model, "moe"), model.dtype, level + 1)
     end
-    for _, kind in ipairs { "gqa", "gdn" } do
-        if model[kind] then
-            layers.create(kind, layers.mixer_config(model, kind, model.cp_modes[kind]),
-                model.dtype, level + 1)
+    for _, kind in ipairs(schedules.kinds) do
+        if model[kind] and model.schedule:count(kind) == 0 then
+            local config = layers.mixer_config(model, kind, { cp_mode = model.cp_modes[kind] })
+            layers.create(kind, config, model.dtype, level + 1)
         end
+    end
+    for _, layer in ipairs(model.schedule.layers) do
+        layers.create(layer.kind, layers.mixer_config(model, layer.kind, layer), model.dtype,
+            level + 1)
     end
 end
 
--- The cp_mode of the layers of a kind that do not say their own.
-local function cp_mode_of(kind, t, level)
-    local modes = schedules.cp_modes(kind)
-    return args.one_of("model." .. kind, "cp_mode", t and t.cp_mode or modes[1], modes, level + 1)
+-- A size that no layer uses is a mistake.
+local function check_a2a(model, kind, level)
+    local a2a = model[kind] and model[kind].a2a or 0
+    if a2a == 0 then return end
+    for _, layer in ipairs(model.schedule.layers) do
+        if layer.kind == kind and layer.cp_mode == "a2a+p2p" and not layer.a2a then return end
+    end
+    error(('model.%s: a2a = %d, but no layer of the schedule takes it with cp_mode "a2a+p2p"')
+        :format(kind, a2a), level + 1)
+end
+
+-- The modes of layers that say none.
+local function default_modes(t, level)
+    local modes = {}
+    for _, kind in ipairs(schedules.kinds) do
+        local known = schedules.cp_modes(kind)
+        modes[kind] = args.one_of("model." .. kind, "cp_mode", t[kind] and t[kind].cp_mode
+            or known[1], known, level + 1)
+    end
+    return modes
 end
 
 -- A quarter of the head rotates, as in Qwen3-Next; the number of rotated dims is even.
@@ -98,6 +125,17 @@ local function gqa_config(t, level)
         heads = t.heads, kv_heads = t.kv_heads, head_dim = t.head_dim,
         rotary_dim = t.rotary_dim or math.floor(t.head_dim / 8) * 2,
         rope_theta = t.rope_theta or 1e7,
+        window = t.window or 0, a2a = t.a2a or 0,
+    }
+end
+
+local function mla_config(t, level)
+    args.fields("model.mla", t, MLA, level + 1)
+    check_sizes("model.mla", t, MLA, level + 1)
+    return {
+        heads = t.heads, q_rank = t.q_rank, kv_rank = t.kv_rank, nope_dim = t.nope_dim,
+        rope_dim = t.rope_dim or 0, value_dim = t.value_dim, rope_theta = t.rope_theta or 1e4,
+        window = t.window or 0, a2a = t.a2a or 0,
     }
 end
 
@@ -148,9 +186,13 @@ end
 --- Makes a model from named fields; unknown ones are errors. `cplab.model.<preset> { ... }` starts
 -- from a published hybrid (cplab.presets).
 -- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
--- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta; for a balanced layout tolerance, block,
--- node_size, placement, method }, gdn { key_heads, value_heads,
--- key_dim, value_dim, conv, chunk, cp_mode ("chunkwise", "headwise") }, mlp { width } or none,
+-- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta, window (keys that a query sees; none: no
+-- limit), cp_mode ("gather", "p2p", "a2a", "a2a+p2p"), a2a (with a2a+p2p: ranks that spread heads);
+-- for a balanced layout tolerance, block, node_size, placement, method },
+-- mla { heads, q_rank (0: queries straight from the rows), kv_rank, nope_dim, rope_dim (none: 0),
+-- value_dim, rope_theta (0: not rotated); window, cp_mode, a2a as gqa; it runs where GQA runs },
+-- gdn { key_heads, value_heads, key_dim, value_dim, conv, chunk, cp_mode ("chunkwise",
+-- "headwise") }, mlp { width } or none,
 -- routes ("prebuilt", "lazy"), exchange { method } of the conversions (a name of
 -- cplab.exchange.methods(), or "auto"), eps;
 -- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
@@ -164,7 +206,7 @@ function M.new(t, level)
     if not schedules.is(t.schedule) then
         error("model: schedule must come from cplab.schedule.ratio, list or pattern", level)
     end
-    for _, kind in ipairs { "gqa", "gdn" } do
+    for _, kind in ipairs(schedules.kinds) do
         if t.schedule:count(kind) > 0 and not t[kind] then
             error(("model: the schedule %s has %s layers, but there is no field '%s'"):format(
                 t.schedule:describe(), kind, kind), level)
@@ -174,9 +216,7 @@ function M.new(t, level)
         args.fields("model.mlp", t.mlp, MLP, level)
         check_sizes("model.mlp", t.mlp, MLP, level)
     end
-    local modes = {
-        gqa = cp_mode_of("gqa", t.gqa, level), gdn = cp_mode_of("gdn", t.gdn, level),
-    }
+    local modes = default_modes(t, level)
     local model = setmetatable({
         schedule = t.schedule:with_modes(modes),
         cp_modes = modes,
@@ -186,6 +226,7 @@ function M.new(t, level)
         dtype = args.one_of("model", "dtype", t.dtype or "f32", DTYPES, level),
         seed = t.seed or 0,
         gqa = t.gqa and gqa_config(t.gqa, level),
+        mla = t.mla and mla_config(t.mla, level),
         balance = balance_options(t.gqa),
         gdn = t.gdn and gdn_config(t.gdn, level),
         mlp = t.mlp and { width = t.mlp.width },
@@ -195,10 +236,12 @@ function M.new(t, level)
         eps = t.eps or 1e-6,
         tied = t.tied or false,
     }, Model)
-    for _, kind in ipairs { "gqa", "gdn" } do
+    for _, kind in ipairs(schedules.kinds) do
         check_layouts(kind, t[kind] and t[kind].layouts,
             model.policy[policies.where { kind = kind, cp_mode = modes[kind] }], level)
     end
+    check_a2a(model, "gqa", level)
+    check_a2a(model, "mla", level)
     try_layers(model, level)
     return model
 end
@@ -221,10 +264,38 @@ function Model:ffn(i)
     return self.mlp and "mlp" or nil
 end
 
+-- Most work over mean work, of groups of ranks that share theirs.
+local function imbalance(work, a2a)
+    local most, total = 0, 0
+    for first = 1, #work, a2a do
+        local group = 0
+        for i = first, first + a2a - 1 do group = group + work[i] end
+        most, total = math.max(most, group), total + group
+    end
+    return total > 0 and most * (#work / a2a) / total or 1
+end
+
+--- How uneven the work of attention is, max/mean over ranks, in the layer where it is most so.
+-- Where heads are spread (a2a), all ranks share the work; windows are not looked at.
+-- @tparam table layouts of cplab.policy
+function Model:attention_imbalance(layouts)
+    local work, worst = layouts.gqa:work(), 1
+    for _, layer in ipairs(self.schedule.layers) do
+        if schedules.is_attention(layer.kind) and layer.cp_mode ~= "a2a" then
+            local a2a = layers.mixer_config(self, layer.kind, layer).a2a
+            worst = math.max(worst, imbalance(work, #work > 1 and math.max(a2a, 1) or 1))
+        end
+    end
+    return worst
+end
+
 -- Text that tells any two numbers apart.
 local function exact(value)
     return type(value) == "number" and ("%.17g"):format(value) or tostring(value)
 end
+
+-- How queries meet the keys of other ranks changes no number.
+local MODE = { a2a = true }
 
 local function flat(prefix, t, out)
     local names = {}
@@ -233,7 +304,7 @@ local function flat(prefix, t, out)
     end
     table.sort(names)
     for _, name in ipairs(names) do
-        out[#out + 1] = ("%s%s=%s"):format(prefix, name, exact(t[name]))
+        out[#out + 1] = not MODE[name] and ("%s%s=%s"):format(prefix, name, exact(t[name])) or nil
     end
 end
 
@@ -241,10 +312,13 @@ end
 -- routes and exchange.
 function Model:signature()
     local out = { "schedule=" .. self.schedule:describe() }
+    for i, layer in ipairs(self.schedule.layers) do
+        if layer.window then out[#out + 1] = ("layers.%d.window=%d"):format(i - 1, layer.window) end
+    end
     for _, name in ipairs { "hidden", "vocab", "dtype", "seed", "eps", "tied" } do
         out[#out + 1] = ("%s=%s"):format(name, exact(self[name]))
     end
-    for _, name in ipairs { "gqa", "gdn", "mlp", "moe" } do
+    for _, name in ipairs { "gqa", "mla", "gdn", "mlp", "moe" } do
         flat(name .. ".", self[name] or {}, out)
     end
     return table.concat(out, " ")
@@ -283,7 +357,8 @@ function Model:n_parameters()
     local total, unused = per_norm + (self.tied and 1 or 2) * self.vocab * self.hidden, 0
     for i, layer in ipairs(self.schedule.layers) do
         local ffn = self:ffn(i - 1)
-        total = total + per_norm + count(self, layer.kind, layers.mixer_config(self, layer.kind))
+        local mixer = layers.mixer_config(self, layer.kind, layer)
+        total = total + per_norm + count(self, layer.kind, mixer)
         if ffn then
             total = total + per_norm + count(self, ffn, layers.ffn_config(self, ffn))
             unused = unused + (ffn == "moe" and idle(self) or 0)

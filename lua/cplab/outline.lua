@@ -1,7 +1,9 @@
 --- The outline of a case: what it would do, with nothing run.
 -- @module cplab.outline
 local clib = require "clib"
+local layers = require "cplab.layers"
 local policies = require "cplab.policy"
+local schedules = require "cplab.schedule"
 local routes = require "cplab.route"
 local C = clib.C
 
@@ -20,18 +22,50 @@ local function conversions(model, layouts, cp)
     return n, rows, messages
 end
 
--- Where the layers of a kind run: in the policy's layout for it, and those that take any where the
--- model lives.
-local function where(model, kind)
-    local names, seen = {}, {}
-    for _, layer in ipairs(model.schedule.layers) do
-        local place = policies.where(layer)
-        local name = model.policy[place]
-        if place == "live" then name = ("%s (%s)"):format(name, layer.cp_mode) end
-        if layer.kind == kind and not seen[name] then names[#names + 1] = name end
-        seen[name] = seen[name] or layer.kind == kind
+-- "p2p in a window of 512", "a2a+p2p of 4", "chunkwise".
+local function mode_of(model, layer)
+    if not schedules.is_attention(layer.kind) then
+        return layer.cp_mode
     end
-    return #names > 0 and table.concat(names, " and ") or model.policy[kind]
+    local config = layers.mixer_config(model, layer.kind, layer)
+    return layer.cp_mode .. (config.a2a > 0 and " of " .. config.a2a or "")
+        .. (config.window > 0 and " in a window of " .. config.window or "")
+end
+
+-- The different texts that the layers of a kind give, in order, and how many give each.
+local function tally(model, kind, text_of)
+    local order, counts = {}, {}
+    for _, layer in ipairs(model.schedule.layers) do
+        if layer.kind == kind then
+            local text = text_of(layer)
+            order[#order + 1] = not counts[text] and text or nil
+            counts[text] = (counts[text] or 0) + 1
+        end
+    end
+    return order, counts
+end
+
+-- "GQA p2p (2), a2a (1); GDN chunkwise (3)".
+local function modes(model)
+    local words = {}
+    for _, kind in ipairs(schedules.kinds) do
+        local names, counts = tally(model, kind, function(layer) return mode_of(model, layer) end)
+        for i, name in ipairs(names) do names[i] = ("%s (%d)"):format(name, counts[name]) end
+        words[#words + 1] = #names > 0 and kind:upper() .. " " .. table.concat(names, ", ") or nil
+    end
+    return table.concat(words, "; ")
+end
+
+-- "model contiguous, GQA zigzag, GDN contiguous": where the layers of each kind run.
+local function places(model)
+    local words = { "model " .. model.policy.live }
+    for _, kind in ipairs(schedules.kinds) do
+        local names = tally(model, kind,
+            function(layer) return model.policy[policies.where(layer)] end)
+        words[#words + 1] = #names > 0 and kind:upper() .. " " .. table.concat(names, " and ")
+            or nil
+    end
+    return table.concat(words, ", ")
 end
 
 -- What a balanced layout is bought with.
@@ -78,11 +112,11 @@ function M.lines(stream, model, cp)
     local row_bytes = model.hidden * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
     local lines = {
         "stream       " .. stream:describe(),
-        ("schedule     %s  (G: GDN, *: GQA; %d layers)"):format(model.schedule:describe(),
-            model.schedule:count()),
-        ("layouts      model %s, GQA %s, GDN %s"):format(policy.live, where(model, "gqa"),
-            where(model, "gdn")),
-        ("imbalance    %.3f of attention work"):format(layouts.gqa:imbalance()),
+        ("schedule     %s  (%s; %d layers)"):format(model.schedule:describe(),
+            schedules.legend, model.schedule:count()),
+        "modes        " .. modes(model),
+        "layouts      " .. places(model),
+        ("imbalance    %.3f of attention work"):format(model:attention_imbalance(layouts)),
         ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
             :format(n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages),
     }

@@ -88,12 +88,13 @@ function M.layouts(policy, stream, group, balance)
     return { live = get(policy.live), gqa = get(policy.gqa), gdn = get(policy.gdn) }
 end
 
---- Which of a policy's layouts a layer runs in: that of its kind, or where the model lives if it
--- takes any.
+--- Which of a policy's layouts a layer runs in: that of its kind, MLA in that of GQA, or where the
+-- model lives if it takes any (a2a, headwise): nothing is planned around those.
 -- @tparam table layer of a schedule: kind, cp_mode
 -- @treturn string "live", "gqa" or "gdn"
 function M.where(layer)
-    return schedules.takes_any_layout(layer.kind, layer.cp_mode) and "live" or layer.kind
+    if schedules.takes_any_layout(layer.kind, layer.cp_mode) then return "live" end
+    return schedules.is_attention(layer.kind) and "gqa" or layer.kind
 end
 
 --- The steps of a forward pass, in order: { op = , layer =, ... } with op "convert", "mixer", and

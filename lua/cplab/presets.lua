@@ -4,7 +4,7 @@
 -- experts to choices, shared to routed) while the sizes shrink to what a laptop trains in seconds;
 -- a token keeps at least two choices, because with one a renormalised router has no gradient.
 --
--- Any field of cplab.model overrides; tables (gqa, gdn, mlp, moe) field by field, and
+-- Any field of cplab.model overrides; tables (gqa, mla, gdn, mlp, moe) field by field, and
 -- `mlp = false`, `moe = false` leave them out. `layers` is how many there are; the schedule's rule
 -- goes on.
 --
@@ -18,12 +18,13 @@ local schedules = require "cplab.schedule"
 
 local VOCAB_TINY = 256 -- bytes
 
--- Every k-th layer is GQA; with `short` the last one too, however short its group is.
-local function every(k, short)
+-- Every k-th layer is attention of a kind; with `short` the last one too, however short its group
+-- is.
+local function every(k, attention, short)
     return function(n)
         local kinds = {}
         for i = 1, n do
-            kinds[i] = (i % k == 0 or short and i == n) and "gqa" or "gdn"
+            kinds[i] = (i % k == 0 or short and i == n) and attention or "gdn"
         end
         return schedules.list(kinds)
     end
@@ -31,7 +32,7 @@ end
 
 -- Qwen3-Next and Qwen3.5: a quarter of the head rotates, theta 1e7, conv 4, GQA every fourth layer.
 local function qwen(fields)
-    fields.rule = every(4)
+    fields.rule = every(4, "gqa")
     for _, scale in ipairs { fields.published, fields.tiny } do
         scale.gqa.rope_theta, scale.gqa.rotary_dim = 1e7, scale.gqa.head_dim / 4
         scale.gdn.conv = 4
@@ -113,34 +114,36 @@ PRESETS.qwen35_397b_proxy = qwen {
     notes = { "vocabulary and shared expert are those of the 397B, which the proxy leaves open" },
 }
 
--- Full attention in layers 4, 8, .. 24 and 27 of 27, counted from 1: the last group is short. Its
--- positions are not rotated; the first layer is dense.
+-- Full attention in layers 4, 8, .. 24 and 27 of 27, counted from 1: the last group is short. It
+-- is latent, its queries come straight from the rows, and the part of the key that heads share is
+-- not rotated; the first layer is dense.
 PRESETS.kimi_linear = {
-    rule = every(4, true),
+    rule = every(4, "mla", true),
     published = {
         layers = 27, hidden = 2304, vocab = 163840,
-        gqa = { heads = 32, kv_heads = 32, head_dim = 128, rotary_dim = 0 },
+        mla = { heads = 32, q_rank = 0, kv_rank = 512, nope_dim = 128, rope_dim = 64,
+            value_dim = 128, rope_theta = 0 },
         gdn = { key_heads = 32, value_heads = 32, key_dim = 128, value_dim = 128, conv = 4 },
         mlp = { width = 9216 },
         moe = { experts = 256, top_k = 8, width = 1024, shared_width = 1024, first_layer = 1 },
     },
     tiny = {
         layers = 27, hidden = 36, vocab = VOCAB_TINY,
-        gqa = { heads = 8, kv_heads = 8, head_dim = 8, rotary_dim = 0 },
+        mla = { heads = 8, q_rank = 0, kv_rank = 8, nope_dim = 8, rope_dim = 4, value_dim = 8,
+            rope_theta = 0 },
         gdn = { key_heads = 8, value_heads = 8, key_dim = 8, value_dim = 8, conv = 4 },
         mlp = { width = 144 },
         moe = { experts = 64, top_k = 2, width = 16, shared_width = 16, first_layer = 1 },
     },
     notes = {
         "KDA is not built: its layers are GDN of the same heads (one decay a head, not a channel)",
-        "latent attention is left out: its layers are GQA with 32 kv heads",
         "the router is a softmax, not a sigmoid with a bias; the shared expert has a gate",
     },
 }
 
 -- K = int(.75 H / heads), V = 2 K; positions are not rotated (rope_parameters is null).
 PRESETS.olmo_hybrid = {
-    rule = every(4),
+    rule = every(4, "gqa"),
     published = {
         layers = 32, hidden = 3840, vocab = 100352,
         gqa = { heads = 30, kv_heads = 30, head_dim = 128, rotary_dim = 0 },
@@ -161,7 +164,7 @@ PRESETS.olmo_hybrid = {
 
 -- MiniMax-Text-01: half of the head rotates.
 PRESETS.minimax = {
-    rule = every(8),
+    rule = every(8, "gqa"),
     published = {
         layers = 80, hidden = 6144, vocab = 200064,
         gqa = { heads = 64, kv_heads = 8, head_dim = 128, rotary_dim = 64, rope_theta = 1e7 },
@@ -182,7 +185,7 @@ PRESETS.minimax = {
 }
 
 local SCALES = { "published", "tiny" }
-local PARTS = { gqa = true, gdn = true, mlp = true, moe = true }
+local PARTS = { gqa = true, mla = true, gdn = true, mlp = true, moe = true }
 
 -- A part overrides field by field, or is left out.
 local function override(fields, name, value)

@@ -1,4 +1,4 @@
---- A schedule: the ordered list of layers of a stack, each GQA or GDN.
+--- A schedule: the ordered list of layers of a stack, each GQA, MLA or GDN.
 -- Published hybrids are lists, not intervals (Kimi-Linear's last group is short), so a
 -- list is what it is; ratios and patterns are ways to write one down.
 -- Layers count from 0 in words, from 1 in the Lua list.
@@ -11,30 +11,72 @@ Schedule.__index = Schedule
 
 local M = {}
 
--- What a layer of each kind may be told. One that moves heads instead of rows takes any layout:
--- it runs where the model lives.
+-- What a layer of each kind may be told. Sizes are integers; which go together, C knows. One that
+-- moves heads instead of rows takes any layout: it runs where the model lives.
+local function attention(symbol)
+    return { symbol = symbol, cp_modes = { "gather", "p2p", "a2a", "a2a+p2p" },
+        takes_any_layout = { a2a = true }, options = { "cp_mode", "window", "a2a" },
+        is_attention = true }
+end
 local KINDS = {
-    gqa = { symbol = "*", cp_modes = { "gather" }, takes_any_layout = {} },
-    gdn = {
-        symbol = "G", cp_modes = { "chunkwise", "headwise" },
-        takes_any_layout = { headwise = true },
-    },
+    gqa = attention "*",
+    mla = attention "L",
+    gdn = { symbol = "G", cp_modes = { "chunkwise", "headwise" },
+        takes_any_layout = { headwise = true }, options = { "cp_mode" } },
 }
-local SYMBOLS = { ["*"] = "gqa", G = "gdn" }
+
+--- The kinds of layers that a schedule may hold.
+M.kinds = { "gqa", "mla", "gdn" }
+
+local KIND_OF = {} -- by symbol
+for kind, about in pairs(KINDS) do KIND_OF[about.symbol] = kind end
+
+--- What the symbols of patterns mean.
+M.legend = "G: GDN, *: GQA, L: MLA"
+
+--- Whether queries of a kind of layer meet keys: it runs where GQA runs.
+function M.is_attention(kind)
+    return KINDS[kind].is_attention == true
+end
+
+--- The names of the cp_modes of a kind; the first is the default.
+function M.cp_modes(kind)
+    return KINDS[kind].cp_modes
+end
+
+--- Whether a layer of a kind and cp_mode takes any layout, so that nothing is converted around it.
+function M.takes_any_layout(kind, cp_mode)
+    return KINDS[kind].takes_any_layout[cp_mode] == true
+end
+
+local function is_option(kind, name)
+    for _, known in ipairs(KINDS[kind].options) do
+        if name == known then return true end
+    end
+    return false
+end
 
 local function layer_of(who, entry, level)
     local options = type(entry) == "table" and entry or { entry }
-    local kind = args.one_of(who, "layer kind", options[1], { "gqa", "gdn" }, level + 1)
-    for name in pairs(options) do
-        if name ~= 1 and name ~= "cp_mode" then
-            args.unknown(who, "option of a " .. kind .. " layer", name, { "cp_mode" }, level + 1)
+    local kind = args.one_of(who, "layer kind", options[1], M.kinds, level + 1)
+    local layer = { kind = kind }
+    for name, value in pairs(options) do
+        if name ~= 1 then
+            if not is_option(kind, name) then
+                args.unknown(who, "option of a " .. kind .. " layer", name,
+                    KINDS[kind].options, level + 1)
+            end
+            if name == "cp_mode" then
+                args.one_of(who, "cp_mode of a " .. kind .. " layer", value,
+                    KINDS[kind].cp_modes, level + 1)
+            else
+                args.integer(who, name .. " of a " .. kind .. " layer", value, 0, 2 ^ 31 - 1,
+                    level + 1)
+            end
+            layer[name] = value
         end
     end
-    if options.cp_mode then
-        args.one_of(who, "cp_mode of a " .. kind .. " layer", options.cp_mode,
-            KINDS[kind].cp_modes, level + 1)
-    end
-    return { kind = kind, cp_mode = options.cp_mode }
+    return layer
 end
 
 local function new(layers)
@@ -69,7 +111,9 @@ function M.ratio(ratio, n_layers)
     return new(layers)
 end
 
---- The layers as listed: "gqa", "gdn", or { kind, cp_mode = ... }; without one the model says it.
+--- The layers as listed: "gqa", "mla", "gdn", or { kind, cp_mode = ... }, gqa and mla also with
+-- window and a2a.
+-- What a layer does not say, the model says for all of its kind.
 function M.list(entries)
     if type(entries) ~= "table" or #entries == 0 then
         error("schedule.list: expected a list of at least one layer", 2)
@@ -81,38 +125,23 @@ function M.list(entries)
     return new(layers)
 end
 
---- A pattern of symbols (G: GDN, *: GQA), repeated and cut to n_layers.
+--- A pattern of symbols (G: GDN, *: GQA, L: MLA), repeated and cut to n_layers.
 function M.pattern(pattern, n_layers)
     if type(pattern) ~= "string" or pattern == "" then
-        error("schedule.pattern: expected a string of G (GDN) and * (GQA)", 2)
+        error("schedule.pattern: expected a string of G (GDN), * (GQA) and L (MLA)", 2)
     end
     check_count("schedule.pattern", n_layers, 2)
     local layers = {}
     for i = 1, n_layers do
         local at = (i - 1) % #pattern + 1
         local symbol = pattern:sub(at, at)
-        if not SYMBOLS[symbol] then
-            error(("schedule.pattern: unknown symbol '%s' in '%s' (G: GDN, *: GQA)"):format(
-                symbol, pattern), 2)
+        if not KIND_OF[symbol] then
+            error(("schedule.pattern: unknown symbol '%s' in '%s' (%s)"):format(symbol, pattern,
+                M.legend), 2)
         end
-        layers[i] = layer_of("schedule.pattern", SYMBOLS[symbol], 2)
+        layers[i] = layer_of("schedule.pattern", KIND_OF[symbol], 2)
     end
     return new(layers)
-end
-
---- Whether a value is a schedule.
-function M.is(value)
-    return getmetatable(value) == Schedule
-end
-
---- The names of the cp_modes of a kind; the first is the default.
-function M.cp_modes(kind)
-    return KINDS[kind].cp_modes
-end
-
---- Whether a layer of a kind and cp_mode takes any layout, so that nothing is converted around it.
-function M.takes_any_layout(kind, cp_mode)
-    return KINDS[kind].takes_any_layout[cp_mode] == true
 end
 
 --- A copy in which every layer has a cp_mode: its own, or that of its kind.
@@ -120,9 +149,17 @@ end
 function Schedule:with_modes(modes)
     local layers = {}
     for i, layer in ipairs(self.layers) do
-        layers[i] = { kind = layer.kind, cp_mode = layer.cp_mode or modes[layer.kind] }
+        local copy = {}
+        for name, value in pairs(layer) do copy[name] = value end
+        copy.cp_mode = layer.cp_mode or modes[layer.kind]
+        layers[i] = copy
     end
     return new(layers)
+end
+
+--- Whether a value is a schedule.
+function M.is(value)
+    return getmetatable(value) == Schedule
 end
 
 --- How many layers there are, or how many of one kind.

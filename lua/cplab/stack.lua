@@ -40,7 +40,7 @@ local function make_block(self, i, layer)
         index = i, where = where, name = name .. "." .. kind,
         norm = make_norm(self, name .. ".norm1"),
         mixer = make_layer(self, name .. "." .. kind, self.layouts[where], kind,
-            layers.mixer_config(model, kind, layer.cp_mode)),
+            layers.mixer_config(model, kind, layer)),
     }
     local ffn = model:ffn(i)
     if ffn then
@@ -127,7 +127,8 @@ end
 --- Collective. Makes a model live.
 -- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), recompute
 -- ("layer": blocks keep their input alone, and backward runs each forward again), faults
--- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift = })
+-- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift =, drop_merge =, .. }: see
+-- cplab.faults)
 function M.new(t)
     local self = setmetatable({
         model = t.model, stream = t.stream, comm = t.comm, dtype = t.model.dtype,

@@ -28,8 +28,7 @@ local function break_allocations(comm, p)
         return blocks
     end
     -- A transport keeps what the first plan made it reserve.
-    local first = exchange.plan(route(from, to), comm, "f32", 3, p.method)
-    first = nil -- luacheck: ignore 311
+    exchange.plan(route(from, to), comm, "f32", 3, p.method)
     local before, failures = live(), 0
     for k = 0, 200 do
         local r = route(from, to)
@@ -44,7 +43,9 @@ local function break_allocations(comm, p)
         assert(plan:match "memory: no %d+ bytes left", plan)
         failures, plan = failures + 1, nil -- luacheck: ignore 311
         local after = live()
-        assert(after == before, ("%d blocks leaked at %d"):format(after - before, k))
+        -- What the host sent to other processes is freed some time later.
+        local is_same = after == before or comm:transport() == "mpi" and after < before
+        assert(is_same, ("%d blocks leaked at %d"):format(after - before, k))
     end
     error "it never succeeds"
 end

@@ -167,13 +167,17 @@ describe("gradients of", function()
         end)
 
     for _, device in ipairs { "ref", "cpu" } do
-        local gqa = { cu_seqlens = { 0, 4, 4, 9 }, device = device, scale = 0.8 }
-        check("gqa on " .. device, { random(0, 9, 4, 3), random(1, 9, 2, 3), random(2, 9, 2, 2) },
-            function(i) return { (op.gqa(i[1], i[2], i[3], gqa)) } end,
-            function(i, o, d)
-                local _, lse = op.gqa(i[1], i[2], i[3], gqa)
-                return { op.gqa_backward(i[1], i[2], i[3], o[1], lse, d[1], gqa) }
-            end)
+        for _, window in ipairs { 0, 3 } do
+            local gqa = { cu_seqlens = { 0, 4, 4, 9 }, device = device, scale = 0.8,
+                window = window }
+            check(("gqa on %s, window %d"):format(device, window),
+                { random(0, 9, 4, 3), random(1, 9, 2, 3), random(2, 9, 2, 2) },
+                function(i) return { (op.gqa(i[1], i[2], i[3], gqa)) } end,
+                function(i, o, d)
+                    local _, lse = op.gqa(i[1], i[2], i[3], gqa)
+                    return { op.gqa_backward(i[1], i[2], i[3], o[1], lse, d[1], gqa) }
+                end)
+        end
 
         for _, l2norm in ipairs { false, true } do
             local function options(h0)

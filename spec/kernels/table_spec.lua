@@ -303,8 +303,8 @@ describe("attention", function()
         arrays.v = { rows = n_k, width = KV * V, stride = KV * V + 3 }
         return { op = op, parts = { "forward" }, arrays = arrays, outputs = outputs,
             workspace = true,
-            blocks = { { q_slot = 1, n_queries = t, kv_slot = 2, n_before = 4 },
-                { q_slot = t + 3, n_queries = 8, kv_slot = t + 7, n_before = 0 } },
+            blocks = { { q_slot = 1, n_queries = t, kv_slot = 2, n_keys = t + 4, n_before = 4 },
+                { q_slot = t + 3, n_queries = 8, kv_slot = t + 7, n_keys = 8 } },
             scalars = { n_queries = n_q, n_keys = n_k, heads = heads, kv_heads = KV, key_dim = D,
                 value_dim = V, scale = 0.7 } }
     end

@@ -45,18 +45,27 @@ local function copy_gradients(live)
     return list
 end
 
+local function check_gradients(kind, changes)
+    local live = layers.live(kind, STREAM, changes)
+    layers.forward(live)
+    layers.backward(live)
+    if live.dx then
+        check_gradient(live, "x", live.x, live.dx)
+    end
+    for _, entry in ipairs(live.parameters.list) do
+        check_gradient(live, entry.name, entry.weight, entry.grad)
+    end
+end
+
 describe("a layer", function()
+    it("mla: backward equals finite differences without q_rank and rotation", function()
+        check_gradients("mla", { q_rank = 0 })
+        check_gradients("mla", { q_rank = 0, rope_theta = 0 })
+    end)
+
     for _, kind in ipairs(layers.kinds) do
         it(("%s: backward equals finite differences"):format(kind), function()
-            local live = layers.live(kind, STREAM)
-            layers.forward(live)
-            layers.backward(live)
-            if live.dx then
-                check_gradient(live, "x", live.x, live.dx)
-            end
-            for _, entry in ipairs(live.parameters.list) do
-                check_gradient(live, entry.name, entry.weight, entry.grad)
-            end
+            check_gradients(kind)
         end)
 
         it(("%s: gradients of parameters are added to, the same bits each time"):format(kind),
@@ -76,7 +85,7 @@ describe("a layer", function()
             end)
     end
 
-    for _, kind in ipairs { "gqa", "gdn", "moe" } do
+    for _, kind in ipairs { "gqa", "mla", "gdn", "moe" } do
         it(("%s: padding gives and gets exactly 0"):format(kind), function()
             local live = layers.live(kind, STREAM)
             layers.forward(live)
@@ -194,7 +203,8 @@ describe("the trace of rows", function()
     end
 
     -- Positions 2 and 3 are two of the three before the run at 4, and two of all keys.
-    local WRONG = { gqa = 4, gdn = 4, mlp = 2, moe = 2, norm = 2, linear = 2, embedding = 2 }
+    local WRONG = { gqa = 4, mla = 4, gdn = 4, mlp = 2, moe = 2, norm = 2, linear = 2,
+        embedding = 2 }
     for _, kind in ipairs(layers.kinds) do
         it(("%s: is compared in x, and in what a view brought"):format(kind), function()
             local live = layers.live(kind, { lengths = { 8 } }, nil, RUNS)

@@ -86,6 +86,6 @@ describe("model", function()
         t = fields()
         t.gqa.cp_mode = "ring"
         assert.has_error(function() cplab.model(t) end,
-            'model.gqa: unknown cp_mode "ring"; there are gather')
+            'model.gqa: unknown cp_mode "ring"; there are gather, p2p, a2a, a2a+p2p')
     end)
 end)

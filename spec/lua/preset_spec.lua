@@ -7,23 +7,36 @@ local outline = require "cplab.outline"
 local NAMES = { "kimi_linear", "minimax", "olmo_hybrid", "qwen35_35b", "qwen35_397b",
     "qwen35_397b_proxy", "qwen3_next_80b" }
 
--- Of the model cards and configurations: hidden, layers, GQA layers, heads/kv_heads/head_dim,
--- key/value heads, K, V, experts, choices, width, shared width, vocabulary.
+-- Of the model cards and configurations: hidden, layers, attention layers, its sizes (GQA:
+-- heads/kv_heads/head_dim; MLA: heads, ranks of queries (none: 0) and of keys and values, key dims
+-- of the latent, shared key dims, value dims), key/value heads, K, V, experts, choices, width,
+-- shared width, vocabulary.
 local PUBLISHED = {
     qwen3_next_80b = { 2048, 48, 12, 16, 2, 256, 16, 32, 128, 128, 512, 10, 512, 512, 151936 },
     qwen35_35b = { 2048, 40, 10, 16, 2, 256, 16, 32, 128, 128, 256, 8, 512, 512, 248320 },
     qwen35_397b = { 4096, 60, 15, 32, 2, 256, 16, 64, 128, 128, 512, 10, 1024, 1024, 248320 },
     qwen35_397b_proxy = { 4096, 4, 1, 32, 2, 256, 16, 64, 128, 128, 16, 2, 1024, 1024, 248320 },
-    kimi_linear = { 2304, 27, 7, 32, 32, 128, 32, 32, 128, 128, 256, 8, 1024, 1024, 163840 },
+    kimi_linear = { 2304, 27, 7, 32, 0, 512, 128, 64, 128, 32, 32, 128, 128, 256, 8, 1024, 1024,
+        163840 },
     olmo_hybrid = { 3840, 32, 8, 30, 30, 128, 30, 30, 96, 192, 0, 0, 0, 0, 100352 },
     minimax = { 6144, 80, 10, 64, 8, 128, 64, 64, 128, 128, 32, 2, 9216, 0, 200064 },
 }
 
 local function sizes(m)
     local moe = m.moe or { experts = 0, top_k = 0, width = 0, shared_width = 0 }
-    return { m.hidden, m.schedule:count(), m.schedule:count "gqa", m.gqa.heads, m.gqa.kv_heads,
-        m.gqa.head_dim, m.gdn.key_heads, m.gdn.value_heads, m.gdn.key_dim, m.gdn.value_dim,
-        moe.experts, moe.top_k, moe.width, moe.shared_width, m.vocab }
+    local list = { m.hidden, m.schedule:count(),
+        m.schedule:count "gqa" + m.schedule:count "mla" }
+    local function add(...)
+        for _, size in ipairs { ... } do list[#list + 1] = size end
+    end
+    if m.gqa then add(m.gqa.heads, m.gqa.kv_heads, m.gqa.head_dim) end
+    local mla = m.mla
+    if mla then
+        add(mla.heads, mla.q_rank, mla.kv_rank, mla.nope_dim, mla.rope_dim, mla.value_dim)
+    end
+    add(m.gdn.key_heads, m.gdn.value_heads, m.gdn.key_dim, m.gdn.value_dim, moe.experts,
+        moe.top_k, moe.width, moe.shared_width, m.vocab)
+    return list
 end
 
 describe("presets", function()
@@ -37,7 +50,7 @@ describe("presets", function()
 
     -- In billions, and how far ours may lie: half of the last digit given, and what the notes say
     -- is left out or built otherwise (Qwen3.5's vision encoder, about half a billion; Kimi's
-    -- latent attention and KDA, OLMo's and MiniMax's missing gates).
+    -- KDA, OLMo's and MiniMax's missing gates).
     local COUNTS = {
         qwen3_next_80b = { 80, 0.5 }, qwen35_35b = { 35, 0.5 }, qwen35_397b = { 397, 1 },
         kimi_linear = { 48, 1.5 }, olmo_hybrid = { 7, 0.7 }, minimax = { 456, 4.5 },
@@ -68,11 +81,11 @@ describe("presets", function()
     end)
 
     it("schedules are lists: the last group of Kimi-Linear is short", function()
-        assert.equal(("GGG*"):rep(6) .. "GG*", cplab.model.kimi_linear {}.schedule:describe())
+        assert.equal(("GGGL"):rep(6) .. "GGL", cplab.model.kimi_linear {}.schedule:describe())
         assert.equal(("GGGGGGG*"):rep(10), cplab.model.minimax {}.schedule:describe())
         assert.equal(("GGG*"):rep(12), cplab.model.qwen3_next_80b {}.schedule:describe())
         assert.equal("GGG*GGG*GG", cplab.model.qwen35_35b { layers = 10 }.schedule:describe())
-        assert.equal("GGG*GG*", cplab.model.kimi_linear { layers = 7 }.schedule:describe())
+        assert.equal("GGGLGGL", cplab.model.kimi_linear { layers = 7 }.schedule:describe())
         local schedule = cplab.schedule.list { "gdn", "gqa" }
         assert.equal("G*", cplab.model.minimax { schedule = schedule }.schedule:describe())
     end)
@@ -81,7 +94,7 @@ describe("presets", function()
         assert.equal(64, cplab.model.qwen3_next_80b {}.gqa.rotary_dim)
         assert.equal(1e7, cplab.model.qwen3_next_80b {}.gqa.rope_theta)
         assert.equal(64, cplab.model.minimax {}.gqa.rotary_dim)
-        assert.equal(0, cplab.model.kimi_linear {}.gqa.rotary_dim)
+        assert.equal(0, cplab.model.kimi_linear {}.mla.rope_theta)
         assert.equal(0, cplab.model.olmo_hybrid {}.gqa.rotary_dim)
     end)
 end)
@@ -89,14 +102,18 @@ end)
 describe("a tiny preset", function()
     -- Pairs of sizes whose ratio must stay.
     local function ratios(m)
+        local gqa, mla = m.gqa, m.mla
         local list = {
-            m.gqa.heads / m.gqa.kv_heads, m.gdn.value_heads / m.gdn.key_heads,
-            m.schedule:count "gdn" / m.schedule:count "gqa",
-            m.gqa.heads * m.gqa.head_dim / m.hidden,
+            m.schedule:count "gdn" / m.schedule:count(gqa and "gqa" or "mla"),
+            m.gdn.value_heads / m.gdn.key_heads,
             m.gdn.key_heads * m.gdn.key_dim / m.hidden, m.gdn.value_dim / m.gdn.key_dim,
-            m.gdn.value_heads * m.gdn.value_dim / m.hidden, m.gqa.rotary_dim / m.gqa.head_dim,
-            m.gdn.conv,
+            m.gdn.value_heads * m.gdn.value_dim / m.hidden, m.gdn.conv,
         }
+        local attention = gqa and { gqa.heads / gqa.kv_heads, gqa.heads * gqa.head_dim / m.hidden,
+            gqa.rotary_dim / gqa.head_dim }
+            or { mla.heads * mla.value_dim / m.hidden, mla.nope_dim / mla.value_dim,
+                mla.rope_dim / mla.value_dim, mla.kv_rank / m.hidden, mla.q_rank / m.hidden }
+        for _, ratio in ipairs(attention) do list[#list + 1] = ratio end
         if m.moe then
             list[#list + 1] = m.moe.experts / m.moe.top_k
             list[#list + 1] = m.moe.width / m.hidden
@@ -174,8 +191,8 @@ describe("a preset's fields", function()
             function() local _ = models.qwen35_35b { hiden = 3 } end)
         refused('model.minimax: unknown scale "tini"; did you mean "tiny"?',
             function() local _ = models.minimax { scale = "tini" } end)
-        refused('model.gqa: unknown field "headz"; did you mean "heads"?',
-            function() local _ = models.kimi_linear { gqa = { headz = 2 } } end)
+        refused('model.mla: unknown field "headz"; did you mean "heads"?',
+            function() local _ = models.kimi_linear { mla = { headz = 2 } } end)
         refused('model.moe: unknown field "expert"; did you mean "experts"?',
             function() local _ = models.qwen35_35b { moe = { expert = 2 } } end)
         refused("gqa: 16 heads, not a multiple of kv_heads = 3",

@@ -12,17 +12,28 @@ describe("schedule", function()
     end)
 
     it("list takes kinds, and kinds with a cp_mode", function()
-        local s = schedule.list { "gdn", { "gdn", cp_mode = "headwise" }, "gqa" }
-        assert.equal("GG*", s:describe())
-        local whole = s:with_modes { gdn = "chunkwise", gqa = "gather" }
-        assert.same({ "chunkwise", "headwise", "gather" }, { whole.layers[1].cp_mode,
-            whole.layers[2].cp_mode, whole.layers[3].cp_mode })
+        local s = schedule.list { "gdn", { "gdn", cp_mode = "headwise" }, "gqa",
+            { "gqa", cp_mode = "p2p", window = 5 } }
+        assert.equal("GG**", s:describe())
+        assert.is_nil(s.layers[3].cp_mode)
+        assert.same({ kind = "gqa", cp_mode = "p2p", window = 5 }, s.layers[4])
+    end)
+
+    it("takes the mode of its kind where a layer says none, in a copy", function()
+        local s = schedule.list { "gqa", { "gqa", cp_mode = "p2p", window = 5 }, "gdn",
+            { "gdn", cp_mode = "headwise" } }
+        assert.same({ { kind = "gqa", cp_mode = "a2a" },
+            { kind = "gqa", cp_mode = "p2p", window = 5 }, { kind = "gdn", cp_mode = "chunkwise" },
+            { kind = "gdn", cp_mode = "headwise" } },
+            s:with_modes { gqa = "a2a", gdn = "chunkwise" }.layers)
         assert.is_nil(s.layers[1].cp_mode)
     end)
 
     it("pattern is repeated and cut", function()
         assert.equal("GGG*GGG*GG", tostring(schedule.pattern("GGG*", 10)))
         assert.equal("*", schedule.pattern("*GG", 1):describe())
+        assert.equal("GL*", schedule.list { "gdn", "mla", "gqa" }:describe())
+        assert.equal("mla", schedule.pattern("GL", 2).layers[2].kind)
     end)
 
     it("refuses what is none, with the rule", function()
@@ -38,14 +49,18 @@ describe("schedule", function()
             schedule.ratio, "1:3", 0)
         refused("schedule.pattern: the number of layers must be a positive integer (got 2.5)",
             schedule.pattern, "G", 2.5)
-        refused("schedule.pattern: unknown symbol 'M' in 'GM*' (G: GDN, *: GQA)",
+        refused("schedule.pattern: unknown symbol 'M' in 'GM*' (G: GDN, *: GQA, L: MLA)",
             schedule.pattern, "GM*", 3)
         refused('schedule.list: unknown layer kind "gqn"; did you mean "gqa"?',
             schedule.list, { "gqn" })
         refused('schedule.list: unknown option of a gdn layer "cpmode"; did you mean "cp_mode"?',
             schedule.list, { { "gdn", cpmode = "chunkwise" } })
-        refused('schedule.list: unknown cp_mode of a gqa layer "ring"; there are gather',
-            schedule.list, { { "gqa", cp_mode = "ring" } })
+        refused('schedule.list: unknown cp_mode of a gqa layer "ring"; there are gather, p2p, '
+            .. "a2a, a2a+p2p", schedule.list, { { "gqa", cp_mode = "ring" } })
+        refused("schedule.list: window of a gqa layer must be an integer in 0 .. 2147483647 (got "
+            .. "-1)", schedule.list, { { "gqa", window = -1 } })
+        refused('schedule.list: unknown option of a gdn layer "window"; there are cp_mode',
+            schedule.list, { { "gdn", window = 3 } })
         refused("schedule.list: expected a list of at least one layer", schedule.list, {})
     end)
 

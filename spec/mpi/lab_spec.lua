@@ -8,7 +8,11 @@ local ranks = require "spec.support.ranks"
 local results = require "cplab.results"
 local sweep = require "cplab.sweep"
 
-local path = command.root .. "/spec/mpi/numbers.lua"
+-- The scripts beside this one, the axes that name a case, and how many cases there are for each cp.
+local SCRIPTS = {
+    numbers = { axes = { "policy", "cp" }, cases = 5 },
+    modes = { axes = { "mode", "policy", "cp" }, cases = 14 },
+}
 
 -- What may differ: times, and the memory that each transport takes.
 local function is_free(name)
@@ -16,14 +20,14 @@ local function is_free(name)
 end
 
 -- One line of a result with what must not differ, by its case.
-local function lines(list)
+local function lines(list, axes)
     local by_case, n = {}, 0
     for _, result in ipairs(list) do
         for name in pairs(result.metrics or {}) do
             if is_free(name) then result.metrics[name] = nil end
         end
-        local case = sweep.describe(result.case, { "policy", "cp" })
-        by_case[case] = results.encode { experiment = "numbers", status = result.status,
+        local case = sweep.describe(result.case, axes)
+        by_case[case] = results.encode { experiment = "lab", status = result.status,
             reason = result.reason ~= json.null and result.reason or nil,
             metrics = result.metrics, checks = result.checks, records = result.records }
         n = n + 1
@@ -31,7 +35,7 @@ local function lines(list)
     return by_case, n
 end
 
-local function by_threads(max)
+local function by_threads(path, max)
     local folder = command.folder()
     local file = folder .. "/out.jsonl"
     local words = { "run", path, "--ranks", tostring(max), "--json", file }
@@ -42,7 +46,7 @@ local function by_threads(max)
     return list
 end
 
-local function by_these_ranks(max)
+local function by_these_ranks(path, max)
     local script = assert(experiment.load(path))
     local list = {}
     for _, case in ipairs(assert(sweep.cases(script.sweep, {}))) do
@@ -55,29 +59,30 @@ local function by_these_ranks(max)
     return list
 end
 
-describe("a lab", function()
+for name, about in pairs(SCRIPTS) do describe("a lab of " .. name, function()
+    local path = command.root .. "/spec/mpi/" .. name .. ".lua"
     local max = math.min(ranks.world(), 8)
     local theirs, here
 
     lazy_setup(function()
         local ran = {}
-        for _, result in ipairs(by_threads(max)) do
+        for _, result in ipairs(by_threads(path, max)) do
             if result.status ~= "skipped" then ran[#ran + 1] = result end
         end
-        theirs, here = ran, by_these_ranks(max)
+        theirs, here = ran, by_these_ranks(path, max)
     end)
 
-    it("passes parity and token tracing with every policy", function()
+    it("passes parity and token tracing in every case", function()
         for _, result in ipairs(here) do
             assert.equal("passed", result.status, result.reason)
         end
     end)
 
     it("computes the bits that threads compute", function()
-        local a, n = lines(theirs)
-        local b, m = lines(here)
-        assert.equal(5 * #ranks.sizes { 1, 2, 3, 4, 8 }, n)
+        local a, n = lines(theirs, about.axes)
+        local b, m = lines(here, about.axes)
+        assert.equal(about.cases * #ranks.sizes { 1, 2, 3, 4, 8 }, n)
         assert.equal(n, m)
         assert.same(a, b)
     end)
-end)
+end) end

@@ -66,19 +66,23 @@ describe("headwise GDN layers in a stack", function()
 
     it("are shown where they run", function()
         local cplab, outline = require "cplab", require "cplab.outline"
-        local function layouts(entries)
+        local function shown(entries)
             local fields = labs.model { policy = "zigzag", gdn = gdn(2, { cp_mode = "chunkwise" }) }
             fields.schedule, fields.pattern = cplab.schedule.list(entries), nil
             local stream = cplab.stream.thd { lengths = { 16 } }
-            return outline.lines(stream, cplab.model(fields), 2)[3]
+            local lines = outline.lines(stream, cplab.model(fields), 2)
+            return lines[3] .. "\n" .. lines[4]
         end
         local headwise = { "gdn", cp_mode = "headwise" }
-        assert.equal("layouts      model zigzag, GQA zigzag, GDN contiguous",
-            layouts { "gdn", "gdn", "gqa" })
-        assert.equal("layouts      model zigzag, GQA zigzag, GDN zigzag (headwise)",
-            layouts { headwise, "gqa" })
-        assert.equal("layouts      model zigzag, GQA zigzag, GDN contiguous and zigzag (headwise)",
-            layouts { "gdn", headwise })
+        assert.equal("modes        GQA gather (1); GDN chunkwise (2)\n"
+            .. "layouts      model zigzag, GQA zigzag, GDN contiguous",
+            shown { "gdn", "gdn", "gqa" })
+        assert.equal("modes        GQA gather (1); GDN headwise (1)\n"
+            .. "layouts      model zigzag, GQA zigzag, GDN zigzag",
+            shown { headwise, "gqa" })
+        assert.equal("modes        GDN chunkwise (1), headwise (2)\n"
+            .. "layouts      model zigzag, GDN contiguous and zigzag",
+            shown { "gdn", headwise, headwise })
     end)
 
     it("hold in f32 at 1e-4", function()

@@ -58,6 +58,46 @@ describe("recomputation", function()
         assert.is_true(again.parity_grad <= 1e-12)
     end)
 
+    local SIZES = labs.model()
+    local function with_gqa(changes, list)
+        local gqa = {}
+        for name, value in pairs(SIZES.gqa) do gqa[name] = value end
+        for name, value in pairs(changes) do gqa[name] = value end
+        local mla = { heads = 4, q_rank = 5, kv_rank = 6, nope_dim = 3, rope_dim = 2,
+            value_dim = 7 }
+        return { gqa = gqa, mla = mla, pattern = not list and "G*L*" or false, list = list }
+    end
+
+    for _, mode in ipairs { "gather", "p2p", "a2a", "a2a+p2p" } do
+        it("gives the same bits with attention by " .. mode, function()
+            local changes = with_gqa { cp_mode = mode, a2a = mode == "a2a+p2p" and 2 or nil }
+            local plain, again, trained, trained_again = unpack(steps("zigzag", 4, changes))
+            assert.equal(plain.grad_norm, again.grad_norm)
+            assert.equal(plain.loss, again.loss)
+            assert.is_true(again.parity_grad <= 1e-12)
+            assert.same(trained.losses, trained_again.losses)
+        end)
+    end
+
+    -- The sizes of buffers agree where their meanings, or the places of their padding, do not: of a
+    -- group of 2 and one of 4, of GQA and MLA with the same widths, of windows.
+    it("keeps apart what attention of other modes, windows, groups and kinds keeps", function()
+        local function gqa(mode, window, a2a)
+            return { "gqa", cp_mode = mode, window = window, a2a = a2a }
+        end
+        local changes = with_gqa({}, { gqa("a2a+p2p", 0, 2), gqa("a2a+p2p", 0, 4), gqa("p2p", 3),
+            gqa("gather", 4), gqa("gather", 7), gqa("a2a"), { "mla", cp_mode = "p2p" }, "gqa",
+            gqa("a2a+p2p", 5, 4), gqa("a2a+p2p", 0, 2) })
+        changes.mla = { heads = 4, q_rank = 16, kv_rank = 8, nope_dim = 3, value_dim = 8 }
+        for _, policy in ipairs { "native", "contiguous" } do
+            local plain, again, trained, trained_again = unpack(steps(policy, 4, changes))
+            assert.equal(plain.grad_norm, again.grad_norm)
+            assert.is_true(again.parity_grad <= 1e-12)
+            assert.equal(0, again.wrong_rows)
+            assert.same(trained.losses, trained_again.losses)
+        end
+    end)
+
     it("refuses what it does not know", function()
         local result, message = labs.run { stream = STREAM, cp = 1, model = labs.model(),
             calls = { { "step", { backward = true, recompute = "block" } } } }
@@ -69,7 +109,9 @@ end)
 
 local function live(recompute, pattern, n)
     local fields = labs.model()
-    fields.schedule, fields.pattern = cplab.schedule.pattern(pattern or "GG*", n or 6), nil
+    fields.schedule = type(pattern) == "table" and cplab.schedule.list(pattern)
+        or cplab.schedule.pattern(pattern or "GG*", n or 6)
+    fields.pattern = nil
     return stacks.new { model = cplab.model(fields), cp = 1, tp = 1, recompute = recompute,
         stream = cplab.stream.thd { lengths = { 40, 24 }, real = { 37, 24 } },
         comm = C.cpl_comm_self() }
@@ -124,6 +166,25 @@ describe("a stack that recomputes", function()
         assert.is_true(again >= needed)
         assert.is_true(again - needed < (plain - needed) / 4,
             ("%d bytes beyond, %d without"):format(again - needed, plain - needed))
+    end)
+
+    it("shares what attention keeps among layers alike in mode, window and group", function()
+        local function bytes(one, other)
+            return (bytes_of(function() return live("layer", { one, other }) end))
+        end
+        local function layer(mode, window, a2a)
+            return { "gqa", cp_mode = mode, window = window, a2a = a2a }
+        end
+        local gqa = labs.model().gqa
+        local q, kv = gqa.heads * gqa.head_dim, gqa.kv_heads * gqa.head_dim
+        local kept = 64 * (5 * q + 3 * kv + gqa.heads) * 8
+        for name, pair in pairs { mode = { layer("p2p", 5), layer("gather", 5) },
+            window = { layer("p2p", 5), layer("p2p", 6) },
+            group = { layer("a2a+p2p", 5, 2), layer("a2a+p2p", 5, 4) } } do
+            local more = bytes(unpack(pair)) - bytes(pair[1], pair[1])
+            assert.is_true(more >= kept, ("another %s: %d bytes more, not %d"):format(name, more,
+                kept))
+        end
     end)
 
     it("allocates nothing in a step after the first", function()

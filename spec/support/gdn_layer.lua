@@ -11,7 +11,6 @@ local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
-local MODES = { chunkwise = C.CPL_GDN_CHUNKWISE, headwise = C.CPL_GDN_HEADWISE }
 local FAR = 1000 -- more than any offset
 
 --- A small layer whose sizes all differ.
@@ -79,7 +78,7 @@ M.state_tensors = state_tensors
 local function make_layer(config, cp_mode)
     local fields = {}
     for name, value in pairs(config) do fields[name] = value end
-    fields.cp_mode = MODES[cp_mode]
+    fields.cp_mode = cp_mode
     return clib.create("cpl_layer", C.cpl_layer_destroy, 1, C.cpl_layer_gdn,
         ffi.new("cpl_gdn_config", fields), C.CPL_F64)
 end

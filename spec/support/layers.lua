@@ -10,6 +10,8 @@ local M = {}
 local CONFIGS = {
     gqa = { "cpl_gqa_config", { hidden = 6, heads = 4, kv_heads = 2, head_dim = 8,
         rotary_dim = 4, rope_theta = 100, eps = 1e-6 } },
+    mla = { "cpl_mla_config", { hidden = 6, heads = 4, q_rank = 5, kv_rank = 4, nope_dim = 3,
+        rope_dim = 2, value_dim = 7, rope_theta = 100, eps = 1e-6 } },
     gdn = { "cpl_gdn_config", { hidden = 6, key_heads = 2, value_heads = 4, key_dim = 3,
         value_dim = 5, conv = 4, chunk = 4, eps = 1e-6 } },
     mlp = { "cpl_mlp_config", { hidden = 6, width = 9 } },
@@ -19,7 +21,7 @@ local CONFIGS = {
     linear = { "cpl_linear_config", { ["in"] = 6, out = 5 } },
     embedding = { "cpl_linear_config", { ["in"] = 11, out = 6 } },
 }
-M.kinds = { "gqa", "gdn", "mlp", "moe", "norm", "linear", "embedding" }
+M.kinds = { "gqa", "mla", "gdn", "mlp", "moe", "norm", "linear", "embedding" }
 
 --- A layer of a kind; `changes` to its configuration.
 function M.create(kind, changes)

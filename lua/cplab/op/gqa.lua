@@ -2,6 +2,7 @@
 -- Letters: T tokens, Hq query heads, Hkv key/value heads (query head h uses kv head
 -- h div (Hq / Hkv)), D width of q and k, V width of v.
 -- @module cplab.op.gqa
+local args = require "cplab.check_args"
 local call = require "cplab.op.call"
 local ffi = require("clib").ffi
 
@@ -9,7 +10,9 @@ local M = {}
 
 -- One block per sequence.
 local function parameters(who, q, k, v, options)
-    options = call.options(who, options, { scale = "number?", cu_seqlens = "list?" })
+    options = call.options(who, options, { scale = "number?", cu_seqlens = "list?",
+        window = "integer?" })
+    local window = args.integer(who, "window", options.window or 0, 0, nil, 3)
     local dims = call.dims(who, options)
     local p = ffi.new "cpl_attention"
     p.q, p.k = dims:take("q", q, "T Hq D"), dims:take("k", k, "T Hkv D")
@@ -20,11 +23,12 @@ local function parameters(who, q, k, v, options)
     for i = 0, dims.S - 1 do
         blocks[i].q_slot, blocks[i].kv_slot = cu[i + 1], cu[i + 1]
         blocks[i].n_queries = cu[i + 2] - cu[i + 1]
+        blocks[i].n_keys = blocks[i].n_queries
     end
     p.blocks, p.n_blocks, p.n_queries, p.n_keys = blocks, dims.S, dims.T, dims.T
     p.heads, p.kv_heads, p.key_dim, p.value_dim = dims.Hq, dims.Hkv, dims.D, dims.V
     p.q_stride, p.k_stride, p.v_stride = dims.Hq * dims.D, dims.Hkv * dims.D, dims.Hkv * dims.V
-    p.scale = options.scale or dims.D ^ -0.5
+    p.scale, p.window = options.scale or dims.D ^ -0.5, window
     return p, dims
 end
 
@@ -32,7 +36,8 @@ end
 -- @tparam cplab.tensor q [T, Hq, D]
 -- @tparam cplab.tensor k [T, Hkv, D]
 -- @tparam cplab.tensor v [T, Hkv, V]
--- @tparam ?table options scale (D^-0.5), cu_seqlens, device
+-- @tparam ?table options scale (D^-0.5), cu_seqlens, window (keys that a query sees, its own
+-- included; 0, the default: all of its sequence up to its own), device
 -- @return o [T, Hq, V], lse [T, Hq] (natural logarithm of the sum of e^(scaled score))
 function M.gqa(q, k, v, options)
     local p, dims = parameters("op.gqa", q, k, v, options)

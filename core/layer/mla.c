@@ -1,0 +1,454 @@
+/*
+ * mla.c: multi-latent attention as in DeepSeek-V2 and V3 (arXiv 2405.04434,
+ * section 2.1; transformers, modeling_deepseek_v3.py). Queries come through a
+ * low rank; keys and values of all heads come from one latent c of kv_rank
+ * numbers a token, and a rotary part of the key that the heads share:
+ *
+ *   q_h = [q_nope | RoPE(q_rope)],  k_h = [U_h c | RoPE(k_rope)],  v_h = V_h c
+ *
+ * It runs in the absorbed form: q_nope' (U_h c) = (U_h' q_nope)' c, and a sum
+ * of weighted v_h is V_h applied to that sum of c. So all heads see the same
+ * key [c | k_rope] and the same value c, which is a part of it: attention with
+ * one kv head, on the core of gqa.h. What the modes move is therefore the
+ * latent: kv_rank + rope_dim numbers a token instead of heads * (nope_dim +
+ * rope_dim + value_dim), 576 instead of 40,960 in DeepSeek-V3. The price is
+ * more work a pair of query and key, 2 kv_rank + rope_dim products a head
+ * instead of nope_dim + rope_dim + value_dim (1,088 instead of 320), and with
+ * a2a wider queries and results.
+ *
+ * Without a q_rank queries come straight from the rows, and with a rope_theta
+ * of 0 nothing is rotated: both as in Kimi-Linear (arXiv 2510.26692).
+ *
+ * RoPE pairs i with i + rope_dim / 2, as everywhere here.
+ */
+#include <math.h>
+
+#include "gqa.h"
+
+/* The last two are there with a q_rank only. */
+enum { Q_UP, KV_DOWN, KV_NORM, KV_UP, O_PROJ, Q_DOWN, Q_NORM };
+
+typedef struct mla_layer {
+    cpl_layer base;
+    cpl_mla_config config;
+    const gqa_mode *mode;
+    int64_t q_dim;     /* nope_dim + rope_dim: a head's query */
+    int64_t up_dim;    /* nope_dim + value_dim: a head's rows of KV_UP */
+    int64_t key_dim;   /* kv_rank + rope_dim */
+    int64_t q_width;   /* heads * q_dim */
+    int64_t out_width; /* heads * value_dim */
+
+    cpli_core core; /* one kv head; values are the first kv_rank of the keys */
+    int64_t *rotary;
+    cpl_tensor *q_down, *q_normed; /* [n, q_rank] */
+    cpl_tensor *q_up;              /* [n, heads, q_dim] */
+    cpl_tensor *kv_down;           /* [n, key_dim]: c before its norm, k_rope */
+    cpl_tensor *out;               /* [n, heads, value_dim] */
+    cpl_tensor *d_q_down, *d_q_normed, *d_q_up, *d_kv_down, *d_out;
+} mla_layer;
+
+/* ---- prepare ---- */
+
+static cpl_status prepare_buffers(mla_layer *mla)
+{
+    cpl_layer *layer = &mla->base;
+    cpli_core *core = &mla->core;
+    const cpl_mla_config *c = &mla->config;
+    int64_t n = layer->n_rows;
+    int64_t keys = c->heads * mla->key_dim;
+    int64_t values = (int64_t)c->heads * c->kv_rank;
+    const cpli_buffer buffers[] = {
+        {&mla->q_down, n, c->q_rank, true},
+        {&mla->q_normed, n, c->q_rank, true},
+        {&mla->q_up, n, mla->q_width, true},
+        {&mla->kv_down, n, mla->key_dim, true},
+        {&mla->out, n, mla->out_width, true},
+        {&core->q, n, keys, true},
+        {&core->kv, n, mla->key_dim, true},
+        {&core->o, n, values, true},
+        {&core->lse, n, c->heads, true},
+        {&mla->d_q_down, n, c->q_rank, false},
+        {&mla->d_q_normed, n, c->q_rank, false},
+        {&mla->d_q_up, n, mla->q_width, false},
+        {&mla->d_kv_down, n, mla->key_dim, false},
+        {&mla->d_out, n, mla->out_width, false},
+        {&core->d_q, n, keys, false},
+        {&core->d_kv, n, mla->key_dim, false},
+        {&core->d_o, n, values, false},
+    };
+    return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
+}
+
+static cpl_status prepare(cpl_layer *layer)
+{
+    mla_layer *mla = (mla_layer *)layer;
+    const cpl_mla_config *c = &mla->config;
+    mla->core = (cpli_core){.layer = layer,
+                            .heads = c->heads,
+                            .kv_heads = 1,
+                            .key_dim = mla->key_dim,
+                            .value_dim = c->kv_rank,
+                            .values_in_keys = true,
+                            .window = c->window,
+                            .n_rows = layer->n_rows,
+                            .scale = 1 / sqrt((double)mla->q_dim),
+                            .a2a = c->a2a,
+                            .mode = mla->mode};
+    cpli_core_keeps_apart(&mla->core);
+    CPL_TRY(mla->mode->prepare(&mla->core));
+    CPL_TRY(CPL_ALLOC(layer->n_rows, &mla->rotary));
+    return prepare_buffers(mla);
+}
+
+static void release(cpl_layer *layer)
+{
+    mla_layer *mla = (mla_layer *)layer;
+    mla->mode->release(&mla->core);
+    cpli_free(mla->rotary);
+    mla->core.state = NULL;
+    mla->rotary = NULL;
+}
+
+/* ---- parts of rows ---- */
+
+/* The same columns of every row. */
+typedef struct part {
+    void *data; /* of the first row */
+    int64_t stride;
+} part;
+
+static part part_of(const mla_layer *mla, const cpl_tensor *rows, int64_t first)
+{
+    return (part){cpli_at(&mla->base, rows->data, first),
+                  cpl_tensor_width(rows)};
+}
+
+/* Rows h * up_dim .. of KV_UP: U_h [nope_dim, kv_rank], then V_h. */
+static part up_of(const mla_layer *mla, const void *param, int64_t head,
+                  bool is_value)
+{
+    int64_t row = head * mla->up_dim + (is_value ? mla->config.nope_dim : 0);
+    return (part){cpli_at(&mla->base, param, row * mla->config.kv_rank),
+                  mla->config.kv_rank};
+}
+
+/* y [n, width] = x [n, depth] w, or x w' with w stored [width, depth]. */
+static void multiply(const mla_layer *mla, part x, int64_t depth, part w,
+                     bool transposed, part y, int64_t width)
+{
+    mla->base.kernels->matmul(&(cpl_matmul){.a = x.data,
+                                            .b = w.data,
+                                            .c = y.data,
+                                            .m = mla->base.n_rows,
+                                            .n = width,
+                                            .k = depth,
+                                            .lda = x.stride,
+                                            .ldb = w.stride,
+                                            .ldc = y.stride,
+                                            .transpose_b = transposed,
+                                            .alpha = 1});
+}
+
+/* w [depth, width] += x' dy. */
+static void add_product(const mla_layer *mla, part x, int64_t depth, part dy,
+                        int64_t width, part w)
+{
+    mla->base.kernels->matmul(&(cpl_matmul){.a = x.data,
+                                            .b = dy.data,
+                                            .c = w.data,
+                                            .m = depth,
+                                            .n = width,
+                                            .k = mla->base.n_rows,
+                                            .lda = x.stride,
+                                            .ldb = dy.stride,
+                                            .ldc = w.stride,
+                                            .transpose_a = true,
+                                            .alpha = 1,
+                                            .beta = 1});
+}
+
+static void rotate(const mla_layer *mla, part x, part y, bool inverse)
+{
+    int64_t dim = mla->config.rope_dim;
+    double theta = mla->config.rope_theta;
+    if (dim == 0)
+        return;
+    mla->base.kernels->rope(&(cpl_rope){.x = x.data,
+                                        .y = y.data,
+                                        .positions = mla->rotary,
+                                        .n_rows = mla->base.n_rows,
+                                        .heads = 1,
+                                        .width = dim,
+                                        .rotary_dim = theta > 0 ? dim : 0,
+                                        .x_stride = x.stride,
+                                        .y_stride = y.stride,
+                                        .theta = theta,
+                                        .inverse = inverse});
+}
+
+static void norm(const mla_layer *mla, int param, part x, part y, int64_t width)
+{
+    mla->base.kernels->rms_norm(
+        &(cpl_rms_norm){.x = x.data,
+                        .weight = cpli_weight(&mla->base, param),
+                        .y = y.data,
+                        .n_rows = mla->base.n_rows,
+                        .width = width,
+                        .x_stride = x.stride,
+                        .y_stride = y.stride,
+                        .eps = mla->config.eps});
+}
+
+static void norm_backward(const mla_layer *mla, int param, part x, part dy,
+                          part dx, int64_t width)
+{
+    mla->base.kernels->rms_norm_backward(
+        &(cpl_rms_norm_backward){.x = x.data,
+                                 .weight = cpli_weight(&mla->base, param),
+                                 .dy = dy.data,
+                                 .dx = dx.data,
+                                 .grad_weight = cpli_grad(&mla->base, param),
+                                 .n_rows = mla->base.n_rows,
+                                 .width = width,
+                                 .x_stride = x.stride,
+                                 .dy_stride = dy.stride,
+                                 .dx_stride = dx.stride,
+                                 .eps = mla->config.eps});
+}
+
+/* ---- forward ---- */
+
+static void make_keys(mla_layer *mla, const void *x)
+{
+    const cpl_layer *layer = &mla->base;
+    int64_t rank = mla->config.kv_rank;
+    cpli_project(layer, KV_DOWN, x, layer->in_width, mla->kv_down->data,
+                 mla->key_dim);
+    norm(mla, KV_NORM, part_of(mla, mla->kv_down, 0),
+         part_of(mla, mla->core.kv, 0), rank);
+    rotate(mla, part_of(mla, mla->kv_down, rank),
+           part_of(mla, mla->core.kv, rank), false);
+}
+
+/* What Q_UP takes: latents, or the rows themselves. */
+static part query_input(const mla_layer *mla, const void *x)
+{
+    if (mla->config.q_rank == 0)
+        return (part){cpli_at(&mla->base, x, 0), mla->base.in_width};
+    return part_of(mla, mla->q_normed, 0);
+}
+
+static void make_query_latents(mla_layer *mla, const void *x)
+{
+    int64_t rank = mla->config.q_rank;
+    if (rank == 0)
+        return;
+    cpli_project(&mla->base, Q_DOWN, x, mla->base.in_width, mla->q_down->data,
+                 rank);
+    norm(mla, Q_NORM, part_of(mla, mla->q_down, 0),
+         part_of(mla, mla->q_normed, 0), rank);
+}
+
+static void make_queries(mla_layer *mla, const void *x)
+{
+    const cpl_layer *layer = &mla->base;
+    const cpl_mla_config *c = &mla->config;
+    const void *up = cpli_weight(layer, KV_UP);
+    part input = query_input(mla, x);
+    make_query_latents(mla, x);
+    cpli_project(layer, Q_UP, input.data, input.stride, mla->q_up->data,
+                 mla->q_width);
+    for (int64_t h = 0; h < c->heads; h++) {
+        int64_t from = h * mla->q_dim;
+        int64_t to = h * mla->key_dim;
+        multiply(mla, part_of(mla, mla->q_up, from), c->nope_dim,
+                 up_of(mla, up, h, false), false, part_of(mla, mla->core.q, to),
+                 c->kv_rank);
+        rotate(mla, part_of(mla, mla->q_up, from + c->nope_dim),
+               part_of(mla, mla->core.q, to + c->kv_rank), false);
+    }
+}
+
+static void expand_result(mla_layer *mla)
+{
+    const cpl_mla_config *c = &mla->config;
+    const void *up = cpli_weight(&mla->base, KV_UP);
+    for (int64_t h = 0; h < c->heads; h++)
+        multiply(mla, part_of(mla, mla->core.o, h * c->kv_rank), c->kv_rank,
+                 up_of(mla, up, h, true), true,
+                 part_of(mla, mla->out, h * c->value_dim), c->value_dim);
+}
+
+static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
+{
+    mla_layer *mla = (mla_layer *)layer;
+    for (int64_t i = 0; i < layer->n_rows; i++)
+        mla->rotary[i] =
+            layer->place->positions[i] + cpl_faults_here()->rope_shift;
+    make_keys(mla, x->data);
+    make_queries(mla, x->data);
+    CPL_TRY(cpl_tensor_mark_like(mla->core.kv, x));
+    CPL_TRY(mla->mode->forward(&mla->core));
+    expand_result(mla);
+    cpli_project(layer, O_PROJ, mla->out->data, mla->out_width, y->data,
+                 layer->out_width);
+    return CPL_OK;
+}
+
+/* ---- backward ---- */
+
+static void result_backward(mla_layer *mla)
+{
+    const cpl_layer *layer = &mla->base;
+    const cpl_mla_config *c = &mla->config;
+    for (int64_t h = 0; h < c->heads; h++) {
+        part d_out = part_of(mla, mla->d_out, h * c->value_dim);
+        part o = part_of(mla, mla->core.o, h * c->kv_rank);
+        multiply(mla, d_out, c->value_dim,
+                 up_of(mla, cpli_weight(layer, KV_UP), h, true), false,
+                 part_of(mla, mla->core.d_o, h * c->kv_rank), c->kv_rank);
+        add_product(mla, d_out, c->value_dim, o, c->kv_rank,
+                    up_of(mla, cpli_grad(layer, KV_UP), h, true));
+    }
+}
+
+static void query_latents_backward(mla_layer *mla, void *dx)
+{
+    const cpl_layer *layer = &mla->base;
+    int64_t rank = mla->config.q_rank;
+    if (rank == 0)
+        return;
+    norm_backward(mla, Q_NORM, part_of(mla, mla->q_down, 0),
+                  part_of(mla, mla->d_q_normed, 0),
+                  part_of(mla, mla->d_q_down, 0), rank);
+    cpli_project_backward(layer, Q_DOWN, layer->x->data, layer->in_width,
+                          mla->d_q_down->data, rank, dx, layer->in_width,
+                          false);
+}
+
+static void queries_backward(mla_layer *mla, void *dx)
+{
+    const cpl_layer *layer = &mla->base;
+    const cpl_mla_config *c = &mla->config;
+    for (int64_t h = 0; h < c->heads; h++) {
+        int64_t to = h * mla->q_dim;
+        int64_t from = h * mla->key_dim;
+        part d_latent = part_of(mla, mla->core.d_q, from);
+        multiply(mla, d_latent, c->kv_rank,
+                 up_of(mla, cpli_weight(layer, KV_UP), h, false), true,
+                 part_of(mla, mla->d_q_up, to), c->nope_dim);
+        add_product(mla, part_of(mla, mla->q_up, to), c->nope_dim, d_latent,
+                    c->kv_rank, up_of(mla, cpli_grad(layer, KV_UP), h, false));
+        rotate(mla, part_of(mla, mla->core.d_q, from + c->kv_rank),
+               part_of(mla, mla->d_q_up, to + c->nope_dim), true);
+    }
+    part input = query_input(mla, layer->x->data);
+    void *d_input = c->q_rank > 0 ? mla->d_q_normed->data : dx;
+    cpli_project_backward(layer, Q_UP, input.data, input.stride,
+                          mla->d_q_up->data, mla->q_width, d_input,
+                          input.stride, false);
+    query_latents_backward(mla, dx);
+}
+
+static void keys_backward(mla_layer *mla, void *dx)
+{
+    const cpl_layer *layer = &mla->base;
+    int64_t rank = mla->config.kv_rank;
+    norm_backward(mla, KV_NORM, part_of(mla, mla->kv_down, 0),
+                  part_of(mla, mla->core.d_kv, 0),
+                  part_of(mla, mla->d_kv_down, 0), rank);
+    rotate(mla, part_of(mla, mla->core.d_kv, rank),
+           part_of(mla, mla->d_kv_down, rank), true);
+    cpli_project_backward(layer, KV_DOWN, layer->x->data, layer->in_width,
+                          mla->d_kv_down->data, mla->key_dim, dx,
+                          layer->in_width, true);
+}
+
+static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
+                           cpl_tensor *dx)
+{
+    mla_layer *mla = (mla_layer *)layer;
+    void *to = dx != NULL ? dx->data : NULL;
+    cpli_project_backward(layer, O_PROJ, mla->out->data, mla->out_width,
+                          dy->data, layer->out_width, mla->d_out->data,
+                          mla->out_width, false);
+    result_backward(mla);
+    CPL_TRY(mla->mode->backward(&mla->core));
+    queries_backward(mla, to);
+    keys_backward(mla, to);
+    return CPL_OK;
+}
+
+static const cpli_layer_ops ops = {
+    .kind = "mla",
+    .prepare = prepare,
+    .forward = forward,
+    .backward = backward,
+    .release = release,
+};
+
+/* ---- making ---- */
+
+static cpl_status check_config(const cpl_mla_config *c)
+{
+    if (c->hidden < 1 || c->heads < 1 || c->kv_rank < 1 || c->nope_dim < 1 ||
+        c->value_dim < 1)
+        return cpli_fail(CPL_INVALID,
+                         "mla: hidden, heads, kv_rank, nope_dim and value_dim "
+                         "must be positive (got %d, %d, %d, %d, %d)",
+                         c->hidden, c->heads, c->kv_rank, c->nope_dim,
+                         c->value_dim);
+    if (c->q_rank < 0)
+        return cpli_fail(CPL_INVALID, "mla: q_rank must be >= 0 (got %d)",
+                         c->q_rank);
+    if (!(c->rope_theta >= 0))
+        return cpli_fail(CPL_INVALID, "mla: rope_theta must be >= 0 (got %g)",
+                         c->rope_theta);
+    if (c->rope_dim < 0 || c->rope_dim % 2 != 0)
+        return cpli_fail(CPL_INVALID,
+                         "mla: rope_dim %d must be even and not negative",
+                         c->rope_dim);
+    return cpli_gqa_check_mode("mla", c->window, c->a2a, c->cp_mode);
+}
+
+static void declare_params(mla_layer *mla)
+{
+    cpl_layer *layer = &mla->base;
+    const cpl_mla_config *c = &mla->config;
+    cpli_layer_param(layer, "q_up", CPLI_DRAW_NORMAL, mla->q_width,
+                     c->q_rank > 0 ? c->q_rank : c->hidden);
+    cpli_layer_param(layer, "kv_down", CPLI_DRAW_NORMAL, mla->key_dim,
+                     c->hidden);
+    cpli_layer_param(layer, "kv_norm", CPLI_DRAW_ONE, c->kv_rank, 0);
+    cpli_layer_param(layer, "kv_up", CPLI_DRAW_NORMAL, c->heads * mla->up_dim,
+                     c->kv_rank);
+    cpli_layer_param(layer, "o_proj", CPLI_DRAW_NORMAL, c->hidden,
+                     mla->out_width);
+    if (c->q_rank == 0)
+        return;
+    cpli_layer_param(layer, "q_down", CPLI_DRAW_NORMAL, c->q_rank, c->hidden);
+    cpli_layer_param(layer, "q_norm", CPLI_DRAW_ONE, c->q_rank, 0);
+}
+
+cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,
+                         cpl_layer **out)
+{
+    cpl_layer *layer;
+    const gqa_mode *mode;
+    CPL_TRY(check_config(config));
+    CPL_TRY(cpli_gqa_find_mode("mla", config->cp_mode, &mode));
+    CPL_TRY(cpli_layer_create(&ops, sizeof(mla_layer), dtype, &layer));
+    mla_layer *mla = (mla_layer *)layer;
+    mla->config = *config;
+    mla->config.cp_mode = mode->name; /* not the caller's text */
+    mla->mode = mode;
+    mla->q_dim = config->nope_dim + config->rope_dim;
+    mla->up_dim = config->nope_dim + config->value_dim;
+    mla->key_dim = config->kv_rank + config->rope_dim;
+    mla->q_width = config->heads * mla->q_dim;
+    mla->out_width = (int64_t)config->heads * config->value_dim;
+    layer->in_width = layer->out_width = config->hidden;
+    declare_params(mla);
+    *out = layer;
+    return CPL_OK;
+}
