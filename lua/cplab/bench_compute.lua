@@ -67,7 +67,7 @@ end
 function M.run(kind, chosen, as_json, row_of)
     local env, list = describe(), tables.columns(kind, chosen.cp ~= nil)
     if not as_json then print_head(env, chosen, list) end
-    local counts, last = { ok = 0, wrong = 0, error = 0 }, nil
+    local counts, last = { ok = 0, wrong = 0, error = 0, skipped = 0 }, nil
     for i, case in ipairs(chosen.cases) do
         local row, failure = row_of(case, case.follows and last)
         if failure then

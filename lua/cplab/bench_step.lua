@@ -10,7 +10,7 @@ local M = {}
 
 local FIELDS = { "policy", "cp", "tokens", "dtype", "preset", "scale", "layers", "hidden", "vocab",
     "heads", "kv_heads", "head_dim", "key_heads", "value_heads", "key_dim", "value_dim",
-    "mlp_width", "gqa_mode", "gdn_mode", "bound", "iters", "warmup", "gemm" }
+    "mlp_width", "gqa_mode", "a2a", "gdn_mode", "bound", "iters", "warmup", "gemm" }
 local COUNTS = { "conversions_fwd", "conversions_bwd", "conversion_bytes_fwd",
     "conversion_bytes_bwd", "conversion_messages_fwd", "state_bytes", "host_syncs_in_step" }
 

@@ -62,7 +62,7 @@ product of square matrices (--gemm) of the same dtype on one thread, copy a memc
 copied a second), both on one rank while the others wait.
 
 Before anything is timed each layer's output, the logits and all gradients must equal those of one
-rank, to 1e-12 in f64 and 1e-4 in f32; after it they are compared again. A row that is wrong prints
+rank, to 1e-12 in f64 and 1e-3 in f32; after it they are compared again. A row that is wrong prints
 no time; nor does one whose timed iterations took memory, or, with --scan, whose memory grows by
 more than 2.1 when the tokens double. The exit status is then 1.]]
 
@@ -110,6 +110,8 @@ local function add_gqa(bench, whole, seconds)
     add_sizes(command, whole, { { "--heads", "Query heads.", 16 },
         { "--head-dim", "Width of a head.", 128 },
         { "--window", "Keys that a query sees, its own included; 0: all before it.", 0, 0 } })
+    command:option("--a2a", "Ranks that spread heads in a2a+p2p. Default: as few as can.")
+        :convert(whole("--a2a", 1)):argname "N"
     command:option("--kv-heads", "Key/value heads, a list. Default: 16,2."):argname "LIST"
     add_layer(command, whole, "zigzag")
     add_common(command, whole, seconds)
@@ -139,6 +141,8 @@ local function add_step(bench, whole, seconds)
         command:option(size, "Instead of the preset's."):convert(whole(size, 1)):argname "N"
     end
     command:option("--gqa-mode", "cp_mode of attention."):argname "NAME"
+    command:option("--a2a", "Ranks that spread heads in a2a+p2p."):convert(whole("--a2a", 1))
+        :argname "N"
     command:option("--gdn-mode", "cp_mode of the gated delta rule."):argname "NAME"
     add_common(command, whole, seconds)
 end

@@ -40,6 +40,9 @@ local sizes = {}
 
 function sizes.gqa(words)
     local list = {}
+    if words.window == 1 then
+        refuse("--window: of one key the gradients are 0, with which none compare")
+    end
     for i, kv_heads in ipairs(words_of.counts(words.kv_heads, "--kv-heads")) do
         check_multiple("heads", words.heads, "kv heads", kv_heads)
         list[i] = { heads = words.heads, kv_heads = kv_heads, head_dim = words.head_dim,
@@ -78,17 +81,25 @@ function M.try(f)
     if not ok then refuse("%s", (tostring(message):gsub("^[^\n]-:%d+: ", ""))) end
 end
 
+-- Where nothing is said, as few ranks as can spread heads together.
+local function group_of(case)
+    if case.cp_mode ~= "a2a+p2p" then return nil end
+    local group = case.a2a or 2
+    while not case.a2a and case.cp % group ~= 0 and group < case.cp do group = group + 1 end
+    return group
+end
+
 local function make_layer(case)
-    case.model = layer_fields[case.kind](case)
+    case.model, case.a2a = layer_fields[case.kind](case), group_of(case)
     M.try(function()
-        layers.create(case.kind, layers.mixer_config(case.model, case.kind, case.cp_mode),
-            case.dtype)
+        layers.create(case.kind, layers.mixer_config(case.model, case.kind, case), case.dtype)
         layouts.create(case.layout, streams.thd { lengths = { case.tokens } }, { cp = case.cp })
     end)
 end
 
 -- What rows are made of beside sizes, tokens and dtype.
-local ROW = { "iters", "warmup", "gemm", "small", "fault", "cp", "layout", "hidden" }
+local ROW = { "iters", "warmup", "gemm", "small", "fault", "cp", "layout", "hidden",
+    "a2a" }
 
 local function add_case(list, kind, words, row_sizes, more)
     local case = { kind = kind, bound = M.bounds[more.dtype] }
@@ -102,9 +113,13 @@ end
 --- Numbers of tokens; a scan goes from a quarter of them to all.
 function M.read_tokens(words)
     local list = words_of.counts(words.tokens, "--tokens")
+    for _, n in ipairs(list) do
+        if n == 1 then refuse("--tokens: one alone has gradients of 0, with which none compare") end
+    end
     if not words.scan then return list end
-    if #list > 1 or list[1] % 4 ~= 0 then
-        refuse("--scan takes one number of tokens, a multiple of 4, got '%s'", words.tokens)
+    if #list > 1 or list[1] % 4 ~= 0 or list[1] < 8 then
+        refuse("--scan takes one number of tokens, a multiple of 4 from 8 on, got '%s'",
+            words.tokens)
     end
     return { list[1] / 4, list[1] / 2, list[1] }
 end
@@ -120,7 +135,7 @@ local function check_layer_words(kind, words, processes)
         words_of.names(words.layout, "--layout", options.kinds())
         return words_of.names(words.cp_mode or "all", "--cp-mode", schedules.cp_modes(kind))
     end
-    for _, name in ipairs { "cp_mode", "hidden" } do
+    for _, name in ipairs { "cp_mode", "hidden", "a2a" } do
         if words[name] then
             refuse("--%s is of the whole layer, and needs --cp", (name:gsub("_", "-")))
         end
@@ -138,7 +153,8 @@ local function read(kind, given, processes)
             for _, mode in ipairs(modes) do
                 for i, n in ipairs(tokens) do
                     add_case(list, kind, words, row_sizes, { dtype = dtype, tokens = n,
-                        cp_mode = mode or nil, follows = words.scan and i > 1 or nil })
+                        cp_mode = mode or nil, is_named = words.cp_mode ~= nil,
+                        follows = words.scan and i > 1 or nil })
                 end
             end
         end

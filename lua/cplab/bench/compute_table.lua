@@ -85,7 +85,8 @@ end
 
 local ORDER = { "schema", "status", "reason", "part", "tokens", "dtype", "heads", "kv_heads",
     "head_dim", "window", "key_heads", "value_heads", "key_dim", "value_dim", "chunk", "policy",
-    "preset", "cp", "cp_mode", "layout", "hidden", "bound", "errors" }
+    "preset", "cp", "cp_mode", "a2a", "layout",
+    "hidden", "bound", "errors" }
 
 --- A row as one line of JSON.
 function M.json(row)

@@ -33,7 +33,8 @@ function M.small(case)
     local small = {}
     for name, value in pairs(case) do small[name] = value end
     small.tokens = math.min(case.tokens, case.small)
-    small.window = math.min(case.window, math.ceil(small.tokens * 3 / 8))
+    local few = math.max(2, math.ceil(small.tokens * 3 / 8))
+    small.window = math.min(case.window, few)
     small.is_large = false
     return small
 end
@@ -55,9 +56,7 @@ function M.outputs(case)
         { "dk", n, keys }, { "dv", n, keys } }
 end
 
-local NEW = ffi.offsetof("cpl_attention_block", "n_keys") -- XXX
 local function block(q_slot, n_queries, kv_slot, n_keys)
-    if not NEW then return { q_slot = q_slot, n_queries = n_queries, kv_slot = kv_slot } end
     return { q_slot = q_slot, n_queries = n_queries, kv_slot = kv_slot, n_keys = n_keys,
         n_before = 0 }
 end
@@ -70,7 +69,7 @@ function M.parameters(core)
         blocks = core:array("cpl_attention_block", { block(0, n, 0, n) }), n_blocks = 1,
         n_queries = n, n_keys = n, heads = case.heads, kv_heads = case.kv_heads,
         key_dim = case.head_dim, value_dim = case.head_dim, q_stride = queries, k_stride = keys,
-        v_stride = keys, window = NEW and case.window or nil, scale = case.head_dim ^ -0.5,
+        v_stride = keys, window = case.window, scale = case.head_dim ^ -0.5,
     })
     local b = ffi.new("cpl_attention_backward", {
         d_o = core.d_o.data, dq = core.dq.data, dk = core.dk.data, dv = core.dv.data,

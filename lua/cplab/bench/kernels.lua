@@ -9,7 +9,7 @@ local options = require "cplab.bench.compute_options"
 local M = {}
 
 local FIELDS = { "tokens", "dtype", "heads", "kv_heads", "head_dim", "window", "key_heads",
-    "value_heads", "key_dim", "value_dim", "chunk", "cp", "cp_mode", "layout", "bound", "iters",
+    "value_heads", "key_dim", "value_dim", "chunk", "cp", "cp_mode", "a2a", "layout", "bound", "iters",
     "warmup", "gemm" }
 
 local function begin(case, part)
@@ -32,6 +32,10 @@ local function layer(chosen, case, before)
     row.hidden = case.model.hidden
     local measured, failure = bench.on_ranks(chosen, "cplab.bench.layer_rank", case, case.cp)
     if not measured then return row, failure end
+    if measured.skipped then
+        row.status, row.reason = case.is_named and "error" or "skipped", measured.skipped
+        return row
+    end
     row.errors = measured.errors
     return figures.settle(row, measured, function() figures.add_layer(row, measured) end,
         before and before.peak_bytes)

@@ -17,7 +17,7 @@ local rows = require "cplab.rows"
 local streams = require "cplab.stream"
 local timing = require "cplab.bench.timing"
 
-local C = clib.C
+local C, ffi = clib.C, clib.ffi
 
 local KEY = "bench.layer"
 
@@ -35,17 +35,20 @@ local function draw(tensor, name, layout, rank)
     end
 end
 
--- Collective in `comm`. A layer with its rows.
+-- Collective in `comm`. A layer with its rows; nil and a sentence where its heads do not go over so
+-- many ranks, which preparing says on all of them.
 local function live(comm, case, layout)
     local self = { comm = comm, layout = layout, rank = comm:rank() }
-    self.ptr = layers.create(case.kind, layers.mixer_config(case.model, case.kind, case.cp_mode),
-        case.dtype)
+    local config = layers.mixer_config(case.model, case.kind, case)
+    self.ptr = layers.create(case.kind, config, case.dtype)
     self.parameters = parameters.new(comm._ptr, case.dtype,
         { { name = case.kind, ptr = self.ptr } })
     self.parameters:draw(0)
     self.place = clib.create("cpl_place", C.cpl_place_destroy, 1, C.cpl_place_create, comm._ptr,
         layout._ptr)
-    clib.check(C.cpl_layer_prepare(self.ptr, case.kind, self.place))
+    local status = C.cpl_layer_prepare(self.ptr, case.kind, self.place)
+    if status == C.CPL_INVALID then return nil, ffi.string(C.cpl_last_error()) end
+    clib.check(status)
     for _, name in ipairs { "x", "y", "dy", "dx" } do
         self[name] = rows.new(comm._ptr, case.dtype, layout:n_local(self.rank), case.model.hidden)
     end
@@ -127,11 +130,13 @@ local function parts_of(self, one, product, case)
     }
 end
 
--- Collective. The layer on all ranks, what it takes, and the same on rank 0 alone.
+-- Collective. The layer on all ranks, what it takes, and the same on rank 0 alone; or nil and why
+-- there is none.
 local function make(comm, case, measured)
     local stream = streams.thd { lengths = { case.tokens } }
     local before = memory.begin_all(comm)
-    local self = live(comm, case, layouts.create(case.layout, stream, { cp = case.cp }))
+    local self, reason = live(comm, case, layouts.create(case.layout, stream, { cp = case.cp }))
+    if not self then return nil, reason end
     if case.fault == "memory" then self.taken = rows.new(nil, "f64", case.tokens, case.tokens) end
     run(self)
     measured.peak_bytes = memory.peak_all(comm, before)
@@ -148,6 +153,7 @@ end
 local function measure(comm, case)
     local measured = { errors = {}, bound = case.bound }
     local self, one = make(comm, case, measured)
+    if not self then return { skipped = one } end
     check(self, case, measured)
     if measured.wrong then return measured end
     local product = self.rank == 0 and gemm.new(case.gemm, case.dtype)
@@ -161,8 +167,8 @@ end
 
 --- @param ptr the `cpl_comm *` of this rank
 -- @tparam string payload the case
--- @treturn string errors, bound, wrong or wall and busy seconds of gemm, one and all; allocations,
--- peak_bytes, gemm_flops (of rank 0)
+-- @treturn string skipped (a sentence), or errors, bound, wrong or wall and busy seconds of gemm,
+-- one and all; allocations, peak_bytes, gemm_flops (of rank 0)
 return function(ptr, payload)
     return buffer.encode(measure(comms.wrap(ptr), buffer.decode(payload)))
 end

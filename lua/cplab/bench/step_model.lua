@@ -7,7 +7,8 @@ local M = {}
 
 -- Words that stand instead of the preset's fields, by part.
 local PARTS = {
-    gqa = { heads = "heads", kv_heads = "kv_heads", head_dim = "head_dim", gqa_mode = "cp_mode" },
+    gqa = { heads = "heads", kv_heads = "kv_heads", head_dim = "head_dim", gqa_mode = "cp_mode",
+        a2a = "a2a" },
     gdn = { key_heads = "key_heads", value_heads = "value_heads", key_dim = "key_dim",
         value_dim = "value_dim", gdn_mode = "cp_mode" },
 }
@@ -24,8 +25,9 @@ function M.model(case)
     local fields = { scale = case.scale, layers = case.layers, policy = case.policy,
         dtype = case.dtype, hidden = case.hidden, vocab = case.vocab }
     for part, words in pairs(PARTS) do
-        fields[part] = {}
-        for word, field in pairs(words) do fields[part][field] = case[word] end
+        local changes = {}
+        for word, field in pairs(words) do changes[field] = case[word] end
+        fields[part] = next(changes) and changes or nil
     end
     rotary(fields, case)
     if case.mlp_width then fields.mlp, fields.moe = { width = case.mlp_width }, false end

@@ -12,9 +12,13 @@ local M = {}
 M.defaults = { tokens = "1024", dtype = "f32", preset = "qwen35_397b_proxy", scale = "tiny",
     policy = "all", cp = "1,2,4", iters = 5, warmup = 1, gemm = 2048, deadline = 300 }
 
+--- How far outputs and gradients may be from those of one rank, by dtype. In f32 gradients of decays
+-- cancel, and layers of rounding add up.
+M.bounds = { f64 = 1e-12, f32 = 1e-3 }
+
 -- What rows are made of beside policy, cp, dtype and tokens.
 local ROW = { "preset", "scale", "layers", "hidden", "vocab", "heads", "kv_heads", "head_dim",
-    "key_heads", "value_heads", "key_dim", "value_dim", "mlp_width", "gqa_mode", "gdn_mode",
+    "key_heads", "value_heads", "key_dim", "value_dim", "mlp_width", "gqa_mode", "gdn_mode", "a2a",
     "iters", "warmup", "gemm", "fault" }
 
 -- The model and the layouts know what goes together.
@@ -29,7 +33,7 @@ end
 local function add_cases(list, words, policy, cp, dtype, tokens)
     for i, n in ipairs(tokens) do
         local case = { policy = policy, cp = cp, dtype = dtype, tokens = n,
-            bound = options.bounds[dtype], follows = words.scan and i > 1 or nil }
+            bound = M.bounds[dtype], follows = words.scan and i > 1 or nil }
         for _, name in ipairs(ROW) do case[name] = words[name] end
         try(case)
         list[#list + 1] = case
