@@ -9,8 +9,8 @@ local options = require "cplab.bench.compute_options"
 local M = {}
 
 local FIELDS = { "tokens", "dtype", "heads", "kv_heads", "head_dim", "window", "key_heads",
-    "value_heads", "key_dim", "value_dim", "chunk", "cp", "cp_mode", "a2a", "layout", "bound", "iters",
-    "warmup", "gemm" }
+    "value_heads", "key_dim", "value_dim", "chunk", "cp", "cp_mode", "a2a", "layout", "bound",
+    "iters", "warmup", "gemm" }
 
 local function begin(case, part)
     local row = bench.begin(case.kind, case, FIELDS)

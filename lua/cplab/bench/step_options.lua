@@ -12,8 +12,8 @@ local M = {}
 M.defaults = { tokens = "1024", dtype = "f32", preset = "qwen35_397b_proxy", scale = "tiny",
     policy = "all", cp = "1,2,4", iters = 5, warmup = 1, gemm = 2048, deadline = 300 }
 
---- How far outputs and gradients may be from those of one rank, by dtype. In f32 gradients of decays
--- cancel, and layers of rounding add up.
+--- How far outputs and gradients may be from those of one rank, by dtype. In f32 gradients of
+-- decays cancel, and the rounding of layers adds up.
 M.bounds = { f64 = 1e-12, f32 = 1e-3 }
 
 -- What rows are made of beside policy, cp, dtype and tokens.
