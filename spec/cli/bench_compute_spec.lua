@@ -103,6 +103,13 @@ for name, words in pairs { gqa = GQA, gdn = GDN } do
                 .. "there must be none\n$"))
         end)
 
+        it("says that there is no memory for a row, and goes on", function()
+            local result = bench(words:gsub("%-%-tokens 200", "--tokens 9000000000000,50"))
+            assert.equal(1, result.status)
+            assert.truthy(result.out:find "\n9000000000000 [^\n]*  error: [^\n]+\n +50 ")
+            assert.truthy(result.err:find("0 wrong, 1 ended with an error\n$"))
+        end)
+
         it("sees memory that grows faster than the tokens", function()
             local scan = words:gsub("%-%-tokens 200", "--tokens 2048") .. "--scan --json "
             local result = bench(scan)

@@ -20,7 +20,8 @@ end
 
 local function core(case, before)
     local kind, row = require("cplab.bench." .. case.kind .. "_core"), begin(case, "core")
-    local measured = core_row.measure(kind, case)
+    local ok, measured = pcall(core_row.measure, kind, case)
+    if not ok then return row, { reason = (tostring(measured):gsub("^[^\n]-:%d+: ", "")) } end
     row.errors, row.workspace_bytes = measured.errors, measured.workspace_bytes
     return figures.settle(row, measured, function()
         figures.add_core(row, measured, kind.flops(case))
