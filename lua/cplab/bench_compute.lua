@@ -2,7 +2,6 @@
 -- how busy it is, rows as they come, and the exit status.
 -- @module cplab.bench_compute
 local clib = require "clib"
-local columns = require "cplab.bench.columns"
 local environment = require "cplab.environment"
 local outcome = require "cplab.bench.outcome"
 local ranks = require "cplab.ranks"
@@ -24,12 +23,16 @@ local function describe()
     return env
 end
 
-local function print_head(env, chosen, list)
+-- The machine, what all rows have in common, and the head. Returns the table.
+local function begin_table(kind, env, chosen)
     print(("# cplab %s %s, %s, %d core%s, load %.1f"):format(env.version, env.commit or "", env.cpu,
         env.cores, env.cores == 1 and "" or "s", env.load or 0 / 0))
     print(("# transport %s, BLAS %s on one thread a rank, gemm of %d^3, %d iterations after %d")
         :format(env.transport, env.blas, chosen.gemm, chosen.iters, chosen.warmup))
-    print(columns.head(list))
+    local shown = tables.new(kind, chosen.cases, chosen.scan)
+    for _, line in ipairs(shown:preface { "sizes" }) do print(line) end
+    print(shown:head())
+    return shown
 end
 
 --- Runs a case on ranks.
@@ -51,22 +54,24 @@ function M.begin(kind, case, names)
     return row
 end
 
-local function show_row(row, env, list, as_json)
-    row.env = as_json and env or nil
-    return outcome.print(as_json and tables.json(row) or tables.line(list, row))
+-- In a table or else as JSON. Returns why it cannot be written.
+local function show_row(row, env, shown)
+    if shown then return outcome.print(tables.line(shown, row)) end
+    row.env = env
+    return outcome.print(tables.json(row))
 end
 
 --- Runs all cases of a table.
 -- @tparam string kind "gqa", "gdn" or "step"
--- @tparam table chosen cases, gemm, iters, warmup, cp
+-- @tparam table chosen cases, gemm, iters, warmup, scan
 -- @tparam boolean as_json
 -- @tparam function row_of makes a row from a case and the row before it that it doubles; and the
 -- failure of a rank
 -- @treturn integer exit status
 -- @treturn ?string what to tell the user
 function M.run(kind, chosen, as_json, row_of)
-    local env, list = describe(), tables.columns(kind, chosen.cp ~= nil)
-    if not as_json then print_head(env, chosen, list) end
+    local env = describe()
+    local shown = not as_json and begin_table(kind, env, chosen)
     local counts, last = { ok = 0, wrong = 0, error = 0, skipped = 0 }, nil
     for i, case in ipairs(chosen.cases) do
         local row, failure = row_of(case, case.follows and last)
@@ -75,7 +80,7 @@ function M.run(kind, chosen, as_json, row_of)
             outcome.show_failure(failure)
         end
         counts[row.status] = counts[row.status] + 1
-        counts.unwritten = show_row(row, env, list, as_json)
+        counts.unwritten = show_row(row, env, shown)
         counts.left, last = #chosen.cases - i, row
         if counts.unwritten or failure and failure.is_stuck then break end
     end

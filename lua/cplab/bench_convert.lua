@@ -46,6 +46,16 @@ local function print_survey(env, chosen)
         :format(env.copy_bytes, env.copy_one_rank, env.copy_all_ranks))
 end
 
+-- What all rows have in common, and the head. Returns the table, which prints its rows.
+local function begin_table(list, env)
+    local rows = {}
+    for i, case in ipairs(list) do rows[i] = figures.without_times(case) end
+    local shown = tables.new(rows, env.transport)
+    for _, line in ipairs(shown:preface()) do print(line) end
+    print(shown:head())
+    return shown
+end
+
 -- ---- rows ---------------------------------------------------------------------------
 
 local function row_of(chosen, case)
@@ -59,18 +69,21 @@ local function row_of(chosen, case)
     return figures.row(case, measured)
 end
 
--- Returns why the row cannot be written.
-local function show(row, env, as_json)
+-- Rows are there as soon as they are known, in a table or else as JSON. Returns why one cannot be
+-- written.
+local function show(row, env, shown)
     row.transport = env.transport
-    row.env = as_json and env or nil
-    return outcome.print(as_json and tables.json(row) or tables.line(row, env.transport))
+    if shown then return outcome.print(shown:line(row)) end
+    row.env = env
+    return outcome.print(tables.json(row))
 end
 
--- A method that nobody named, and that is none for this route or transport: said once, at the end.
+-- A method that nobody named, and that is none for this route or transport: said once, at the end,
+-- without the route, which stands behind a semicolon.
 local function leave_out(left_out, row)
     local entry = left_out[row.method]
     if not entry then
-        entry = { method = row.method, reason = row.reason, n = 0 }
+        entry = { method = row.method, reason = row.reason:match "^[^;]+", n = 0 }
         left_out[row.method], left_out[#left_out + 1] = entry, entry
     end
     entry.n = entry.n + 1
@@ -84,16 +97,16 @@ local function show_left_out(left_out)
 end
 
 -- A rank that does not return would disturb every later time.
-local function run_cases(chosen, list, env, as_json)
+local function run_cases(chosen, list, env, shown)
     local counts, left_out = { ok = 0, wrong = 0, skipped = 0, error = 0 }, {}
     for i, case in ipairs(list) do
         local row, failure = row_of(chosen, case)
         counts[row.status] = counts[row.status] + 1
         local is_unnamed = chosen.all_methods and row.status == "skipped" and not case.reason
-        if is_unnamed and not as_json then
+        if is_unnamed and shown then
             leave_out(left_out, row)
         else
-            counts.unwritten = show(row, env, as_json)
+            counts.unwritten = show(row, env, shown)
         end
         if failure then outcome.show_failure(failure) end
         counts.left = #list - i
@@ -123,11 +136,12 @@ function M.run(arguments)
     if nothing then return 2, nothing end
     local env, problem = survey(chosen)
     if not env then return 1, "bench convert: " .. problem end
+    local shown
     if not arguments.json then
         print_survey(env, chosen)
-        print(tables.head(env.transport))
+        shown = begin_table(list, env)
     end
-    return outcome.verdict("bench convert", run_cases(chosen, list, env, arguments.json))
+    return outcome.verdict("bench convert", run_cases(chosen, list, env, shown))
 end
 
 return M

@@ -91,6 +91,7 @@ end
 
 local function make_layer(case)
     case.model, case.a2a = layer_fields[case.kind](case), group_of(case)
+    case.hidden = case.model.hidden
     M.try(function()
         layers.create(case.kind, layers.mixer_config(case.model, case.kind, case), case.dtype)
         layouts.create(case.layout, streams.thd { lengths = { case.tokens } }, { cp = case.cp })

@@ -25,40 +25,57 @@ end
 
 local ms, rate, percent, times = fixed "%.2f", fixed "%.1f", fixed "%.1f", fixed "%.3f"
 
-local SIZES = {
-    gqa = { { "heads", "heads", 5, text }, { "kv_heads", "kv", 3, text },
-        { "head_dim", "dim", 4, text }, { "window", "window", 6, text } },
-    gdn = { { "key_heads", "Hk", 3, text }, { "value_heads", "Hv", 3, text },
-        { "key_dim", "K", 4, text }, { "value_dim", "V", 4, text },
-        { "chunk", "chunk", 5, text } },
+-- A figure of the model or layer that may stand before the table.
+local function size(field, head, said)
+    return { field, head, text, line = "sizes", said = said }
+end
+
+local function word(field, said)
+    return { field, field, text, left = true, line = "sizes", said = said }
+end
+
+local function say_window(window)
+    return window == 0 and "no window" or ("a window of %d"):format(window)
+end
+
+local TOKENS = { "tokens", "tokens", text }
+local NAMES = {
+    gqa = { TOKENS, word("dtype", "%s"), size("heads", "heads", "%d heads"),
+        size("kv_heads", "kv", "%d kv heads"), size("head_dim", "dim", "head_dim %d"),
+        size("window", "window", say_window) },
+    gdn = { TOKENS, word("dtype", "%s"), size("key_heads", "Hk", "%d key heads"),
+        size("value_heads", "Hv", "%d value heads"), size("key_dim", "K", "key_dim %d"),
+        size("value_dim", "V", "value_dim %d"), size("chunk", "chunk", "chunk %d") },
+    step = { { "policy", "policy", text, left = true }, { "cp", "cp", text }, TOKENS,
+        word("dtype", "%s"), word("preset", "%s"), word("scale", "%s") },
+    layer = { size("cp", "cp", "cp %d"), { "cp_mode", "cp_mode", text, left = true },
+        word("layout", "%s"), size("hidden", "hidden", "rows of %d") },
 }
+
 local CORE = {
-    { "forward_min_ms", "fwd min", 9, ms }, { "forward_ms", "fwd ms", 9, ms },
-    { "forward_p99_ms", "fwd p99", 9, ms }, { "both_min_ms", "both min", 9, ms },
-    { "both_ms", "both ms", 9, ms }, { "both_p99_ms", "both p99", 9, ms },
-    { "forward_gflops", "fwd GF/s", 8, rate }, { "both_gflops", "both GF/s", 9, rate },
-    { "gemm_gflops", "gemm GF/s", 9, rate }, { "forward_percent", "%fwd", 6, percent },
-    { "both_percent", "%both", 6, percent },
+    { "forward_min_ms", "fwd min", ms, 8 }, { "forward_ms", "fwd ms", ms, 8 },
+    { "forward_p99_ms", "fwd p99", ms, 8 }, { "both_min_ms", "both min", ms, 8 },
+    { "both_ms", "both ms", ms, 8 }, { "both_p99_ms", "both p99", ms, 8 },
+    { "forward_gflops", "fwd GF/s", rate, 8 }, { "both_gflops", "both GF/s", rate, 9 },
+    { "gemm_gflops", "gemm GF/s", rate, 9 }, { "forward_percent", "%fwd", percent, 5 },
+    { "both_percent", "%both", percent, 5 },
 }
 local LAYER = {
-    { "cp", "cp", 3, text }, { "cp_mode", "cp_mode", -9, text }, { "layout", "layout", -10, text },
-    { "one_min_ms", "cp 1 min", 9, ms }, { "one_ms", "cp 1 ms", 9, ms },
-    { "one_p99_ms", "cp 1 p99", 9, ms }, { "busy_min_ms", "busy min", 9, ms },
-    { "busy_ms", "busy ms", 9, ms }, { "busy_p99_ms", "busy p99", 9, ms },
-    { "busy_ratio", "busy/cp 1", 9, times }, { "gemm_gflops", "gemm GF/s", 9, rate },
+    { "one_min_ms", "cp 1 min", ms, 8 }, { "one_ms", "cp 1 ms", ms, 8 },
+    { "one_p99_ms", "cp 1 p99", ms, 8 }, { "busy_min_ms", "busy min", ms, 8 },
+    { "busy_ms", "busy ms", ms, 8 }, { "busy_p99_ms", "busy p99", ms, 8 },
+    { "busy_ratio", "busy/cp 1", times, 9 }, { "gemm_gflops", "gemm GF/s", rate, 9 },
 }
-local MEMORY = { { "error", "error", 7, error_of }, { "peak_bytes", "peak MiB", 9, megabytes },
-    { "peak_ratio", "x half", 6, ratio } }
 local STEP = {
-    { "policy", "policy", -10, text }, { "cp", "cp", 3, text }, { "tokens", "tokens", 7, text },
-    { "dtype", "dtype", -5, text }, { "step_min_ms", "step min", 9, ms },
-    { "step_ms", "step ms", 9, ms }, { "step_p99_ms", "step p99", 9, ms },
-    { "compute_ms", "compute", 9, ms }, { "convert_ms", "convert", 8, ms },
-    { "comm_ms", "comm", 8, ms }, { "busy_ms", "busy ms", 9, ms },
-    { "busy_ratio", "busy/cp 1", 9, times }, { "conversions", "convs", 5, text },
-    { "conversion_bytes", "conv MiB", 8, megabytes }, { "gemm_gflops", "gemm GF/s", 9, rate },
-    { "copy_gbs", "copy GB/s", 9, rate },
+    { "step_min_ms", "step min", ms, 8 }, { "step_ms", "step ms", ms, 8 },
+    { "step_p99_ms", "step p99", ms, 8 }, { "compute_ms", "compute", ms, 7 },
+    { "convert_ms", "convert", ms, 7 }, { "comm_ms", "comm", ms, 7 },
+    { "busy_ms", "busy ms", ms, 8 }, { "busy_ratio", "busy/cp 1", times, 9 },
+    { "conversions", "convs", text, 5 }, { "conversion_bytes", "conv MiB", megabytes, 8 },
+    { "gemm_gflops", "gemm GF/s", rate, 9 }, { "copy_gbs", "copy GB/s", rate, 9 },
 }
+local ERROR = { { "error", "error", error_of, 7 }, { "peak_bytes", "peak MiB", megabytes, 8 } }
+local SCAN = { { "peak_ratio", "x half", ratio, 6 } }
 
 local function joined(...)
     local list = {}
@@ -68,19 +85,20 @@ local function joined(...)
     return list
 end
 
---- The columns of a table.
+--- A table that is to hold these rows.
 -- @tparam string kind "gqa", "gdn" or "step"
--- @tparam ?boolean is_layer
-function M.columns(kind, is_layer)
-    if kind == "step" then return joined(STEP, MEMORY) end
-    return joined({ { "tokens", "tokens", 7, text }, { "dtype", "dtype", -5, text } }, SIZES[kind],
-        is_layer and LAYER or CORE, MEMORY)
+-- @tparam {table,...} rows what they measure need not be known yet
+-- @tparam ?boolean scan whether it says how memory grows
+function M.new(kind, rows, scan)
+    local is_layer = kind ~= "step" and rows[1].cp ~= nil
+    local figures = kind == "step" and STEP or is_layer and LAYER or CORE
+    return columns.new(joined(NAMES[kind], is_layer and NAMES.layer or {}),
+        joined(figures, ERROR, scan and SCAN or {}), rows)
 end
 
 --- A row, and behind it why it has no times.
-function M.line(list, row)
-    return columns.row(list, row)
-        .. (row.reason and ("  %s: %s"):format(row.status, row.reason) or "")
+function M.line(shown, row)
+    return shown:line(row) .. (row.reason and ("  %s: %s"):format(row.status, row.reason) or "")
 end
 
 local ORDER = { "schema", "status", "reason", "part", "tokens", "dtype", "heads", "kv_heads",

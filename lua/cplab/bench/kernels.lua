@@ -9,8 +9,8 @@ local options = require "cplab.bench.compute_options"
 local M = {}
 
 local FIELDS = { "tokens", "dtype", "heads", "kv_heads", "head_dim", "window", "key_heads",
-    "value_heads", "key_dim", "value_dim", "chunk", "cp", "cp_mode", "a2a", "layout", "bound",
-    "iters", "warmup", "gemm" }
+    "value_heads", "key_dim", "value_dim", "chunk", "cp", "cp_mode", "a2a", "layout", "hidden",
+    "bound", "iters", "warmup", "gemm" }
 
 local function begin(case, part)
     local row = bench.begin(case.kind, case, FIELDS)
@@ -30,7 +30,6 @@ end
 
 local function layer(chosen, case, before)
     local row = begin(case, "layer")
-    row.hidden = case.model.hidden
     local measured, failure = bench.on_ranks(chosen, "cplab.bench.layer_rank", case, case.cp)
     if not measured then return row, failure end
     if measured.skipped then

@@ -52,13 +52,13 @@ local function read(given, processes)
         end
     end
     return { cases = list, deadline = words.deadline, iters = words.iters, warmup = words.warmup,
-        gemm = words.gemm }
+        gemm = words.gemm, scan = words.scan }
 end
 
 --- Reads the words of a command line.
 -- @tparam table given words by option; what is missing has its default
 -- @tparam ?number processes how many mpirun started; nil: ranks are threads
--- @treturn ?table cases (the rows in order), deadline, iters, warmup, gemm
+-- @treturn ?table cases (the rows in order), deadline, iters, warmup, gemm, scan
 -- @treturn ?string what is wrong, one sentence
 function M.read(given, processes)
     return words_of.reading("bench step", read, given, processes)

@@ -1,5 +1,4 @@
 -- What rows of the compute benches say, from made-up measurements.
-local columns = require "cplab.bench.columns"
 local figures = require "cplab.bench.compute_figures"
 local tables = require "cplab.bench.compute_table"
 
@@ -51,12 +50,26 @@ describe("figures of the compute benches", function()
             row.wall_ms })
     end)
 
-    it("stand in lines as wide as their head, with a reason behind", function()
-        for _, kind in ipairs { "gqa", "gdn", "step" } do
-            local list = tables.columns(kind)
-            local line = tables.line(list, { status = "wrong", reason = "o: wrong", errors = {} })
-            assert.truthy(line:find "wrong.*  wrong: o: wrong$")
-            assert.is_true(#columns.head(list) <= #line)
-        end
+    it("stand in lines as wide as their head; what all rows share stands before them", function()
+        local rows = { { tokens = 8, dtype = "f32", heads = 4, kv_heads = 2, head_dim = 3,
+            window = 0 }, { tokens = 16, dtype = "f32", heads = 4, kv_heads = 1, head_dim = 3,
+            window = 0 } }
+        local shown = tables.new("gqa", rows)
+        assert.same({ "# sizes: f32, 4 heads, head_dim 3, no window" }, shown:preface { "sizes" })
+        assert.truthy(shown:head():find "^tokens  kv   fwd min .* peak MiB$")
+        assert.truthy(tables.new("gqa", rows, true):head():find "  x half$")
+        assert.equal(#shown:head(), #tables.line(shown, rows[1]))
+        rows[2].status, rows[2].reason = "wrong", "o: wrong"
+        assert.equal("    16   1  wrong: o: wrong", tables.line(shown, rows[2]))
+    end)
+
+    it("stand for a layer beside its mode", function()
+        local rows = { { tokens = 8, dtype = "f64", key_heads = 1, value_heads = 2, key_dim = 3,
+            value_dim = 4, chunk = 64, cp = 2, cp_mode = "headwise", layout = "mirror",
+            hidden = 5 } }
+        local shown = tables.new("gdn", rows)
+        assert.same({ "# sizes: f64, 1 key heads, 2 value heads, key_dim 3, value_dim 4, chunk 64, "
+            .. "cp 2, mirror, rows of 5" }, shown:preface { "sizes" })
+        assert.truthy(shown:head():find "^tokens  cp_mode   cp 1 min ")
     end)
 end)
