@@ -6,6 +6,7 @@ local cases = require "cplab.bench.cases"
 local environment = require "cplab.environment"
 local figures = require "cplab.bench.figures"
 local options = require "cplab.bench.options"
+local outcome = require "cplab.bench.outcome"
 local ranks = require "cplab.ranks"
 local statistics = require "cplab.bench.statistics"
 local tables = require "cplab.bench.table"
@@ -57,15 +58,12 @@ end
 
 -- ---- rows ---------------------------------------------------------------------------
 
--- The sentence of a rank's failure, without the place in this program that raised it.
-local function sentence(failure)
-    return (failure.reason:gsub("^(rank %d+: )[^\n]-%.lua:%d+: ", "%1"))
-end
-
 local function row_of(chosen, case)
     if case.reason then return figures.without_times(case, "skipped", case.reason) end
     local results, failure = run_ranks(chosen, "row", case)
-    if not results then return figures.without_times(case, "error", sentence(failure)), failure end
+    if not results then
+        return figures.without_times(case, "error", outcome.sentence(failure)), failure
+    end
     local measured = results[1]
     if measured.skipped then return figures.without_times(case, "skipped", measured.skipped) end
     return figures.row(case, measured)
@@ -75,20 +73,9 @@ end
 -- written.
 local function show(row, env, shown)
     row.transport = env.transport
-    if shown then
-        print(shown:line(row))
-    else
-        row.env = env
-        print(tables.json(row))
-    end
-    local ok, message = io.stdout:flush()
-    return not ok and message or nil
-end
-
-local function show_failure(failure)
-    if failure.traceback and failure.traceback ~= "" then
-        io.stderr:write(failure.traceback, "\n")
-    end
+    if shown then return outcome.print(shown:line(row)) end
+    row.env = env
+    return outcome.print(tables.json(row))
 end
 
 -- A method that nobody named, and that is none for this route or transport: said once, at the end,
@@ -121,22 +108,12 @@ local function run_cases(chosen, list, env, shown)
         else
             counts.unwritten = show(row, env, shown)
         end
-        if failure then show_failure(failure) end
+        if failure then outcome.show_failure(failure) end
         counts.left = #list - i
         if counts.unwritten or failure and failure.is_stuck then break end
     end
     show_left_out(left_out)
     return counts
-end
-
--- What is wrong with the table as a whole.
-local function verdict(counts)
-    if counts.unwritten then return 2, "cannot write standard output: " .. counts.unwritten end
-    if counts.wrong + counts.error == 0 then return 0 end
-    local left = counts.left > 0
-        and ("; %d more were not run, since a rank does not return"):format(counts.left) or ""
-    return 1, ("bench convert: rows of the table: %d wrong, %d ended with an error%s"):format(
-        counts.wrong, counts.error, left)
 end
 
 local function nothing_to_run(list)
@@ -164,7 +141,7 @@ function M.run(arguments)
         print_survey(env, chosen)
         shown = begin_table(list, env)
     end
-    return verdict(run_cases(chosen, list, env, shown))
+    return outcome.verdict("bench convert", run_cases(chosen, list, env, shown))
 end
 
 return M

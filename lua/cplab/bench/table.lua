@@ -1,24 +1,15 @@
---- How rows look: a line of columns for a reader, or one JSON object for a program. What is the
--- same in all rows stands before the table, once; what names a row has a column only where it
--- varies. (The number of rows has none: it is bytes / row B.)
+--- How rows of `bench convert` look: a line of columns for a reader, or one JSON object for a
+-- program. (The number of rows has no column: it is bytes / row B.)
 -- @classmod cplab.bench.table
+local columns = require "cplab.bench.columns"
 local json = require "cplab.json"
+
+local fixed, text = columns.fixed, columns.text
 
 local Table = {}
 Table.__index = Table
 
 local M = {}
-
-local function text(row, name)
-    return tostring(row[name] or "-")
-end
-
-local function fixed(format)
-    return function(row, name)
-        if row.status == "wrong" then return "wrong" end
-        return row[name] and format:format(row[name]) or "-"
-    end
-end
 
 local one_digit, two_digits = fixed "%.1f", fixed "%.2f"
 local whole = fixed "%.0f"
@@ -33,22 +24,27 @@ local function bytes(row)
     return tostring(row.size_bytes or row.asked_bytes)
 end
 
--- What names a row: field, head, how it is shown; `left`: words, flush left; `line`: of the lines
--- before the table the one that says it where it is the same in all rows, as `said`.
+local function say_sequences(n)
+    return n == 1 and "1 sequence" or ("%s sequences"):format(n)
+end
+
+local function say_place(place)
+    return place == "in" and "in place" or ("%s of place"):format(place)
+end
+
 local NAMES = {
     { "size_bytes", "bytes", bytes },
     { "pack", "pack", text, left = true, line = "data", said = "pack %s" },
-    { "sequences", "seqs", text, line = "data", said = "%s sequences" },
+    { "sequences", "seqs", text, line = "data", said = say_sequences },
     { "from", "from", text, left = true, line = "exchange", said = "from %s" },
     { "to", "to", text, left = true, line = "exchange", said = "to %s" },
     { "method", "method", text, left = true, line = "exchange", said = "by %s" },
     { "dtype", "dtype", text, left = true, line = "data", said = "%s" },
     { "row_bytes", "row B", text, line = "data", said = "rows of %s bytes" },
     { "pass", "pass", text, left = true, line = "exchange", said = "%s" },
-    { "place", "place", text, left = true, line = "exchange", said = "%s of place" },
+    { "place", "place", text, left = true, line = "exchange", said = say_place },
 }
 
--- What is measured: field, head, how it is shown, width.
 local FIGURES = {
     { "min_us", "min us", time, 7 }, { "median_us", "median us", time, 9 },
     { "p99_us", "p99 us", time, 7 }, { "algbw", "algbw", two_digits, 6 },
@@ -59,72 +55,25 @@ local FIGURES = {
     { "wrong_rows", "#wrong", text, 6 },
 }
 
--- The widest entry of a column, and whether all are the same.
-local function survey(rows, column)
-    local width, same = #column[2], true
-    for _, row in ipairs(rows) do
-        width = math.max(width, #column[3](row, column[1]))
-        same = same and row[column[1]] == rows[1][column[1]]
-    end
-    return width, same
-end
-
 --- A table that is to hold these rows.
 -- @tparam {table,...} rows those of `cplab.bench.figures`; what they measure need not be known yet
 -- @tparam string transport which decides whether there is a plain exchange to compare with
 function M.new(rows, transport)
-    local self = setmetatable({ columns = {}, n_names = 0, common = {} }, Table)
-    for _, column in ipairs(NAMES) do
-        local width, same = survey(rows, column)
-        if column.line and same then
-            self.common[column[1]] = rows[1][column[1]]
-        else
-            self.n_names = self.n_names + 1
-            if column.left then width = -width end
-            self.columns[self.n_names] = { column = column, width = width }
-        end
-    end
+    local figures = {}
     for _, column in ipairs(FIGURES) do
-        if column.only == nil or column.only == transport then
-            self.columns[#self.columns + 1] = { column = column, width = column[4] }
-        end
+        if column.only == nil or column.only == transport then figures[#figures + 1] = column end
     end
-    return self
-end
-
--- A line of the first n columns.
-local function line(self, n, cell)
-    local parts = {}
-    for i = 1, n do
-        local entry = self.columns[i]
-        parts[i] = ("%" .. entry.width .. "s"):format(cell(entry.column))
-    end
-    return table.concat(parts, "  ")
-end
-
-local function say(column, value)
-    if column[1] == "place" and value == "in" then return "in place" end
-    if column[1] == "sequences" and value == 1 then return "1 sequence" end
-    return column.said:format(value)
+    return setmetatable({ shown = columns.new(NAMES, figures, rows) }, Table)
 end
 
 --- What is the same in all rows: lines to stand before the table.
 function Table:preface()
-    local lines = {}
-    for _, name in ipairs { "data", "exchange" } do
-        local parts = {}
-        for _, column in ipairs(NAMES) do
-            local value = self.common[column[1]]
-            if column.line == name and value ~= nil then parts[#parts + 1] = say(column, value) end
-        end
-        if #parts > 0 then lines[#lines + 1] = "# " .. name .. ": " .. table.concat(parts, ", ") end
-    end
-    return lines
+    return self.shown:preface { "data", "exchange" }
 end
 
 --- The head of the table.
 function Table:head()
-    return line(self, #self.columns, function(column) return column[2] end)
+    return self.shown:head()
 end
 
 -- What stands behind the columns.
@@ -139,8 +88,7 @@ end
 --- A row. Behind it stands what of the size was left out; a row without times has no more than its
 -- name and the reason.
 function Table:line(row)
-    local n = row.reason and self.n_names or #self.columns
-    return line(self, n, function(column) return column[3](row, column[1]) end) .. note(row)
+    return self.shown:line(row) .. note(row)
 end
 
 local ORDER = { "schema", "status", "reason", "asked_bytes", "size_bytes", "rows", "sequences",
