@@ -17,7 +17,10 @@ local function link(name)
     assert(lfs.link(assert(path, name), programs .. "/" .. name, true))
 end
 
+-- A program of the case. One of that name may be linked already; to write through the link would
+-- be to overwrite the machine's own.
 local function program(name, text)
+    os.remove(programs .. "/" .. name)
     command.write(programs .. "/" .. name, "#!/bin/bash\n" .. text .. "\n")
     command.shell("chmod +x " .. programs .. "/" .. name)
 end
@@ -106,6 +109,14 @@ describe("the launcher on a machine without packages", function()
                 .. "env -i PATH=%s OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%d "
                 .. "./cplab doctor"):format(folder, programs, rank)))
         end
+    end)
+
+    it("is run with fakes that leave the machine's own programs alone", function()
+        local own = command.write(folder .. "/own", "the machine's own")
+        assert(lfs.link(own, programs .. "/known", true))
+        program("known", "echo fake")
+        assert.equal("fake\n", command.shell(programs .. "/known").out)
+        assert.equal("the machine's own", command.read(own))
     end)
 
     it("needs nothing to explain test", function()
