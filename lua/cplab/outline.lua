@@ -109,7 +109,8 @@ function M.lines(stream, model, cp)
     local policy = model.policy
     local layouts = policies.layouts(policy, stream, { cp = cp, tp = 1 }, model.balance)
     local n, rows, messages = conversions(model, layouts, cp)
-    local row_bytes = model.hidden * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
+    local row_bytes = model.hidden * stream:batch()
+        * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
     local lines = {
         "stream       " .. stream:describe(),
         ("schedule     %s  (%s; %d layers)"):format(model.schedule:describe(),
