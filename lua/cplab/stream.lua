@@ -130,14 +130,20 @@ function Stream:batch()
     return tonumber(C.cpl_stream_batch(self._ptr))
 end
 
+--- Its own tokens as a list of numbers, or nil.
+function Stream:token_list()
+    if type(self.tokens) ~= "string" then return self.tokens end
+    local list = {}
+    for i = 1, #self.tokens do list[i] = self.tokens:byte(i) end
+    return list
+end
+
 -- Column by column what is position by position.
 local function turned(tokens, n, batch)
     local list = {}
     for column = 0, batch - 1 do
         for position = 0, n - 1 do
-            local i = position * batch + column + 1
-            list[column * n + position + 1] = type(tokens) == "string" and tokens:byte(i)
-                or tokens[i]
+            list[column * n + position + 1] = tokens[position * batch + column + 1]
         end
     end
     return list
@@ -151,7 +157,7 @@ function Stream:columns()
     if not self._columns then
         local ptr = clib.create("cpl_stream", C.cpl_stream_destroy, 2, C.cpl_stream_columns,
             self._ptr)
-        self._columns = wrap(ptr, self.tokens and turned(self.tokens, self:n_positions(),
+        self._columns = wrap(ptr, self.tokens and turned(self:token_list(), self:n_positions(),
             self:batch()))
         self._columns._of = self
     end

@@ -12,8 +12,9 @@ local C, ffi = clib.C, clib.ffi
 local M = {}
 
 local function own_token(stream, vocab)
+    local list = stream:token_list()
     return function(position)
-        local token = stream.tokens[position + 1]
+        local token = list[position + 1]
         if token < 0 or token >= vocab then
             error(("stack: token %d at %s, vocabulary of %d"):format(token,
                 stream:place(position), vocab), 0)

@@ -11,6 +11,7 @@ local sweep = require "cplab.sweep"
 -- The scripts beside this one, the axes that name a case, and how many cases there are for each cp.
 local SCRIPTS = {
     numbers = { axes = { "policy", "cp" }, cases = 5 },
+    batch = { axes = { "policy", "cp" }, cases = 5 },
     modes = { axes = { "mode", "policy", "cp" }, cases = 14 },
 }
 

@@ -2,6 +2,8 @@
 -- and mode, and counts what one column counts, with the bytes of all.
 local cplab = require "cplab"
 local labs = require "spec.support.labs"
+local outline = require "cplab.outline"
+local ranks = require "spec.support.ranks"
 
 local BOUND = 1e-12
 local SEQLEN, BATCH, VOCAB = 24, 3, 17
@@ -206,6 +208,41 @@ describe("counts of a batch", function()
             assert.equal(BATCH * one.state_bytes, m.state_bytes)
         end)
     end
+end)
+
+describe("a batch", function()
+    it("is shown with its conversions: rows of positions, bytes of all columns", function()
+        local model = cplab.model { schedule = cplab.schedule.pattern("GGG*", 4), vocab = 17,
+            policy = "mirror", hidden = 12, dtype = "f64", gqa = labs.model().gqa,
+            gdn = labs.model().gdn }
+        local stream = cplab.stream.sbhd { seqlen = 64, batch = 3 }
+        local text = table.concat(outline.lines(stream, model, 4), "\n")
+        assert.matches("^stream       sbhd of 64 positions, batch 3\n", text)
+        -- Half of the rows, there and back.
+        assert.matches("\nconversions  2 a forward pass: 64 rows of 288 bytes change rank "
+            .. "%(0.02 MiB%), 8 messages", text)
+    end)
+
+    it("runs a preset", function()
+        assert_parity(labs.run_preset("qwen35_35b", { scale = "tiny", dtype = "f64",
+            policy = "mirror" }, { seqlen = 32, batch = 2 }, 2))
+    end)
+
+    it("is converted in place by mirror, in one message to one partner", function()
+        local swaps = ranks.run(4, function(comm)
+            local cplab, clib = require "cplab", require "clib" -- luacheck: ignore 431
+            local stream = cplab.stream.sbhd { seqlen = 32, batch = 3 }
+            local from = cplab.layout.contiguous(stream, { cp = 4 }):columns()
+            local to = cplab.layout.mirror(stream, { cp = 4 }):columns()
+            local route = cplab.route(from, to)
+            local plan = clib.create("cpl_plan", clib.C.cpl_plan_destroy, 1, clib.C.cpl_plan_create,
+                route._ptr, comm._ptr, clib.C.CPL_F64, 5, nil)
+            return { clib.C.cpl_plan_swaps(plan), tonumber(clib.C.cpl_plan_sent_messages(plan)),
+                tonumber(clib.C.cpl_plan_sent_bytes(plan)) }
+        end)
+        -- Half of the eight rows of each of three columns.
+        for rank = 1, 4 do assert.same({ true, 1, 4 * 3 * 5 * 8 }, swaps[rank]) end
+    end)
 end)
 
 describe("planted faults of a batch", function()
