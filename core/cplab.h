@@ -141,6 +141,11 @@ CPL_API cpl_status cpl_stream_thd(const int64_t *cu_seqlens,
  * batch < 1). */
 CPL_API cpl_status cpl_stream_sbhd(int64_t seqlen, int64_t batch,
                                    cpl_stream **out);
+/* Local. The columns of an sbhd stream as a stream of `batch` sequences, one
+ * after the other, all real: column c of position p is its position
+ * c * seqlen + p. Only cpl_layout_columns lays it out. Errors: INVALID. */
+CPL_API cpl_status cpl_stream_columns(const cpl_stream *stream,
+                                      cpl_stream **out);
 CPL_API void cpl_stream_destroy(cpl_stream *stream);
 
 typedef struct cpl_sequence {
@@ -218,6 +223,15 @@ typedef struct cpl_layout_options {
 CPL_API cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
                                      const cpl_layout_options *options,
                                      cpl_layout **out);
+/*
+ * Local. The layout of the columns of an sbhd stream in which every rank holds,
+ * column after column, its rows of `layout` in their order; of the same kind
+ * and group. `columns` is what cpl_stream_columns made of that stream. Borrows
+ * both. Errors: MISMATCH.
+ */
+CPL_API cpl_status cpl_layout_columns(const cpl_layout *layout,
+                                      const cpl_stream *columns,
+                                      cpl_layout **out);
 CPL_API void cpl_layout_destroy(cpl_layout *layout);
 /* The names of all kinds, separated by spaces. */
 CPL_API const char *cpl_layout_kinds(void);
@@ -456,6 +470,8 @@ CPL_API void cpl_trace_first_wrong(cpl_first_wrong *out);
  */
 typedef struct cpl_faults {
     int drop_handoff;   /* GDN: forget the state that comes in */
+    int cross_columns;  /* GDN: of the spans of a rank that go on, each takes
+                           the state of the next */
     int tile_heads;     /* headwise GDN: rank j gets key head j mod Hk instead
                            of the one that its value heads use */
     int first_slice;    /* headwise GDN: convolve with rank 0's weight */

@@ -19,14 +19,15 @@ end
 
 --- Adds the hooks to the class of stacks.
 return function(Stack)
-    --- drop_handoff, rope_shift, route_padding and those of attention's modes happen inside the
-    -- layers of one rank.
+    --- drop_handoff, cross_columns, rope_shift, route_padding and those of attention's modes happen
+    -- inside the layers of one rank.
     function Stack:plant_faults()
         local planted = C.cpl_faults_here()
         local drop, shift = self.faults.drop_handoff, self.faults.rope_shift
         planted.drop_handoff = here(drop, self.rank) and 1 or 0
         planted.rope_shift = here(shift, self.rank) and shift.by or 0
-        for _, name in ipairs { "drop_merge", "reverse_ring", "kv_head_shift", "route_padding" } do
+        for _, name in ipairs { "drop_merge", "reverse_ring", "kv_head_shift", "route_padding",
+            "cross_columns" } do
             planted[name] = here(self.faults[name], self.rank) and 1 or 0
         end
     end

@@ -117,9 +117,10 @@ local function add_notes(lines, model)
 end
 
 -- A line about the steps of one kind.
-local function moves(name, model, layouts, group, op)
+local function moves(name, stream, model, layouts, group, op)
     local n, rows, messages = count(model, layouts, group, op)
-    local row_bytes = model.hidden * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
+    local row_bytes = model.hidden * stream:batch()
+        * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
     return ("%-12s %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
         :format(name, n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages)
 end
@@ -140,10 +141,10 @@ function M.lines(stream, model, cp, tp)
         "modes        " .. modes(model),
         "layouts      " .. places(model),
         ("imbalance    %.3f of attention work"):format(model:attention_imbalance(layouts)),
-        moves("conversions", model, layouts, group, "convert"),
+        moves("conversions", stream, model, layouts, group, "convert"),
     }
     if group.tp > 1 then
-        lines[#lines + 1] = moves("gathers", model, layouts, group, "gather")
+        lines[#lines + 1] = moves("gathers", stream, model, layouts, group, "gather")
             .. (", tp %d"):format(group.tp)
     end
     if layouts.gqa.kind == "balanced" then add_report(lines, layouts.gqa) end

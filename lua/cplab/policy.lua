@@ -97,6 +97,19 @@ function M.layouts(policy, stream, group, balance)
         gdn = over_cp(policy.gdn) }
 end
 
+--- The layouts of rows: of a stream of several columns theirs, of others the layouts themselves.
+-- @tparam table layouts of M.layouts
+-- @treturn table { live =, gqa =, gdn = }
+function M.by_column(layouts)
+    if layouts.live:stream():batch() == 1 then return layouts end
+    local made, columns = {}, {}
+    for where, positions in pairs(layouts) do
+        made[positions] = made[positions] or positions:columns()
+        columns[where] = made[positions]
+    end
+    return columns
+end
+
 --- Which of a policy's layouts a layer runs in: that of its kind, MLA in that of GQA, or where the
 -- model lives if it takes any (a2a, headwise): nothing is planned around those.
 -- @tparam table layer of a schedule: kind, cp_mode

@@ -176,8 +176,8 @@ function M.new(t)
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
         tp = t.tp or 1, trace = t.trace or false, faults = t.faults or {},
         kernels = C.cpl_kernels_for("cpu", clib.dtypes[t.model.dtype]),
-        layouts = policies.layouts(t.model.policy, t.stream, { cp = t.cp, tp = t.tp },
-            t.model.balance),
+        layouts = policies.by_column(policies.layouts(t.model.policy, t.stream,
+            { cp = t.cp, tp = t.tp }, t.model.balance)),
         layers = {}, places = {}, blocks = {}, conversions = {}, ways = {}, there = {},
         lazy = t.model.routes == "lazy", recompute = t.recompute,
     }, Stack)
@@ -193,7 +193,7 @@ function M.new(t)
     end)
     make_activations(self)
     self.tokens, self.labels = tokens.place(self)
-    self.n_labels = tokens.n_labels(self.stream)
+    self.n_labels = tokens.n_labels(self.layouts.live:stream())
     self.live_rows = self.layouts.live:n_local(self.rank)
     self.parameters:draw(self.model.seed)
     self:plant_faults()
