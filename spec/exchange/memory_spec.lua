@@ -28,7 +28,7 @@ local function break_allocations(comm, p)
         return blocks
     end
     -- A transport keeps what the first plan made it reserve.
-    local first = exchange.plan(route(from, to), comm, "f32", 3, p.method)
+    local first = exchange.plan(route(from, to), comm, "f32", 3, p.method) -- luacheck: ignore 231
     first = nil -- luacheck: ignore 311
     local before, failures = live(), 0
     for k = 0, 200 do
@@ -43,8 +43,9 @@ local function break_allocations(comm, p)
         end
         assert(plan:match "memory: no %d+ bytes left", plan)
         failures, plan = failures + 1, nil -- luacheck: ignore 311
-        local after = live()
-        assert(after == before, ("%d blocks leaked at %d"):format(after - before, k))
+        local after = live() -- fewer where letters that called the ranks have gone since
+        assert(after <= before, ("%d blocks leaked at %d"):format(after - before, k))
+        before = after
     end
     error "it never succeeds"
 end
