@@ -680,7 +680,9 @@ CPL_API cpl_status cpl_plan_finish(cpl_plan *plan);
  * Collective. The adjoint: gradients of dst's rows travel back and are summed
  * into d_src in rank order, starting from 0 (rows that nobody saw become 0),
  * or added to what d_src holds with `accumulate`. May be in place as above
- * (then without accumulate). Finished by cpl_plan_finish.
+ * (then without accumulate). Without accumulate traces travel back between
+ * partitions, and from shards, where the copies of a row must be of the same
+ * position (else it becomes -1). Finished by cpl_plan_finish.
  */
 CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
                                           const cpl_tensor *d_dst,
