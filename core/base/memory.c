@@ -74,7 +74,7 @@ static size_t bytes_of(const void *block)
 
 cpl_status cpli_alloc(size_t n, size_t size, void **out)
 {
-    void *block;
+    void *block = NULL;
     CPL_TRY(take(n, size, &block));
     cpl_status status = cpli_zero(block, n * size);
     if (status != CPL_OK) {
