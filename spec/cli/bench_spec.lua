@@ -114,6 +114,17 @@ describe("./cplab bench convert", function()
         end)
     end
 
+    it("says that rows are wrong where nothing moves, there and back too", function()
+        for _, words in ipairs { "", "--in-place", "--round-trip", "--round-trip --in-place",
+            "--adjoint --in-place" } do
+            local result = bench(SMALL .. "--from zigzag --method copy --json --fault still "
+                .. words)
+            local row = rows_of(result)[1]
+            assert.same({ 1, "wrong" }, { result.status, row.status }, words)
+            assert.is_true(row.wrong_rows > 100, words)
+        end
+    end)
+
     it("says that an execution took memory", function()
         local result = bench(SMALL .. "--from zigzag --method copy --fault allocation")
         assert.equal(1, result.status)
