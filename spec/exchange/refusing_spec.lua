@@ -139,8 +139,8 @@ describe("ranks that disagree", function()
         assert.is_nil(failure)
     end)
 
-    on(2)("about the dtype, or the layout on either side, get no plan, all of them", function()
-        for _, what in ipairs { "dtype", "source", "target" } do
+    on(2)("about dtype, method, or the layout on either side get no plan, all of them", function()
+        for _, what in ipairs { "dtype", "method", "source", "target" } do
             local messages = ranks.run(2, function(comm, odd)
                 local exchange = require "cplab.exchange"
                 local route = require "cplab.route"
@@ -150,7 +150,8 @@ describe("ranks that disagree", function()
                 local from = rows.layout(differs == "source" and "mirror" or "zigzag", stream, 2)
                 local to = rows.layout(differs == "target" and "mirror" or "contiguous", stream, 2)
                 local ok, message = pcall(exchange.plan, route(from, to), comm,
-                    differs == "dtype" and "i32" or "f32", 3)
+                    differs == "dtype" and "i32" or "f32", 3,
+                    differs == "method" and "packed" or "direct")
                 return ok and "a plan" or message
             end, what)
             for rank = 1, 2 do
