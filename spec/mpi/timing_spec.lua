@@ -4,7 +4,7 @@ local ranks = require "spec.support.ranks"
 local it2 = ranks.with(2, it)
 
 describe("the timed loop of a bench", function()
-    it2("ends a part when its last rank is done, and runs all parts warmup + iters times", function()
+    it2("ends a part when its last rank is done, and runs it warmup + iters times", function()
         local results = ranks.run(2, function(comm)
             local C = require("clib").C
             local n = { quick = 0, slow = 0 }
