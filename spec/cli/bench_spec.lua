@@ -148,6 +148,16 @@ describe("./cplab bench convert", function()
             .. "gather 1; rank 3 does not wait\n"))
     end)
 
+    it("stops where a rank does not return", function()
+        local result = bench(SMALL .. "--from zigzag,mirror --to contiguous,striped --method copy "
+            .. "--fault stuck --deadline 0.3")
+        assert.equal(1, result.status)
+        assert.truthy(result.out:find("; rank 3 does not return, 2%.%d s after the others were "
+            .. "stopped\n$"))
+        assert.truthy(result.err:find("rows of the table: 0 wrong, 1 ended with an error; 3 more "
+            .. "were not run, since a rank does not return\n", 1, true))
+    end)
+
     it("skips what cannot be, and says why", function()
         local result = bench(SMALL .. "--from zigzag --method copy,composed --sequences 1,1000")
         assert.same({ 0, "" }, { result.status, result.err })

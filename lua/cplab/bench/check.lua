@@ -30,10 +30,11 @@ local function execute(setup, step)
     if setup.case.fault ~= "still" then setups.execute(step) end
 end
 
---- The last rank fails, or comes late, if the fault of the case says so.
+--- The last rank fails, comes late, or does not return, if the fault of the case says so.
 function M.fault_of_rank(comm, case)
     if comm:rank() < comm:size() - 1 then return end
     if case.fault == "rank" then error("a planted fault", 0) end
+    while case.fault == "stuck" do end
     if case.fault == "late" then
         local start = clib.C.cpl_clock()
         repeat until clib.C.cpl_clock() - start > LATE_S
