@@ -195,27 +195,6 @@ static void try_no_memory(cpl_comm *comm)
         cpli_comm_free(comm, memory); /* the others': freed with the group */
 }
 
-/* What cpl_comm_plain_exchange promises. */
-static void try_plain(cpl_comm *comm)
-{
-    size_t to[MAX_RANKS] = {0}, from[MAX_RANKS] = {0};
-    int32_t src[MAX_RANKS * MAX_RANKS], dst[MAX_RANKS * MAX_RANKS];
-    int n = 0;
-    bool right = true;
-    for (int rank = 0; rank < comm->size; rank++)
-        for (int i = 0; rank != comm->rank && i < (comm->rank + rank) % 5;
-             i++) {
-            src[n++] = comm->rank * 100 + rank;
-            to[rank] = from[rank] += sizeof *src;
-        }
-    check_ok(cpl_comm_plain_exchange(comm, src, to, dst, from), "plain");
-    n = 0;
-    for (int rank = 0; rank < comm->size; rank++)
-        for (int i = 0; rank != comm->rank && i < (comm->rank + rank) % 5; i++)
-            right = right && dst[n++] == rank * 100 + comm->rank;
-    check(right, "the bytes of a plain exchange");
-}
-
 static void whole_job(cpl_comm *comm)
 {
     check(strcmp(cpl_comm_transport(comm), "mpi") == 0, "its name");

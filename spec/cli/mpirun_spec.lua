@@ -250,6 +250,29 @@ end)
             command.read(command.root .. "/cplab"):match '\ncommands="([^"]*)"')
     end)
 
+    it("is not started by mpirun itself", function()
+        assert.same({ status = 2, out = "", err = "cplab: mpirun: mpirun started this already (see "
+            .. "./cplab mpirun --help)\n" }, command.shell(("OMPI_COMM_WORLD_SIZE=2 %s/cplab "
+            .. "mpirun -n 2 doctor"):format(command.root)))
+    end)
+
+    it_mpi("binds no process to a core", function()
+        local path = command.write(folder .. "/cores_spec.lua", [[
+local ranks = require "spec.support.ranks"
+it("may use all cores", function()
+    local function cores()
+        return io.open("/proc/self/status"):read("*a"):match "Cpus_allowed_list:%s*(%S+)"
+    end
+    assert.same({ CORES, CORES }, ranks.run(2, cores))
+end)
+]])
+        local cores = command.shell("cat /proc/self/status").out
+            :match "Cpus_allowed_list:%s*(%S+)"
+        command.write(path, (command.read(path):gsub("CORES", ("%q"):format(cores))))
+        local result = mpirun({ "test", path }, 2)
+        assert.same({ 0, "" }, { result.status, result.err }, result.out)
+    end)
+
     it_mpi("hands other options to mpirun, and standard input to the command", function()
         local result = command.shell(("echo 16,24 | %s/cplab mpirun -n 2 --tag-output route --cp 2 "
             .. "--lengths -"):format(command.root))

@@ -46,8 +46,10 @@ local function estimate_each(comm, p)
     ]])
     local cp, rank, row_bytes = comm:size() / p.tp, comm:rank(), 12
     local stream = rows.stream("thd", cp, p.tp)
-    local r = require "cplab.route"(rows.layout("random", stream, cp, p.tp),
-        rows.layout("zigzag", stream, cp, p.tp))
+    local from = rows.layout("random", stream, cp, p.tp)
+    local to = rows.layout("zigzag", stream, cp, p.tp)
+    if p.back then from, to = to, from end
+    local r = require "cplab.route"(from, to)
     local function count(segments)
         local sums = { peers = 0, pieces = 0, bytes = 0, own_pieces = 0, own_bytes = 0 }
         local last = rank
@@ -153,18 +155,20 @@ describe("auto", function()
     for method, quantities_of in pairs(quantities) do
         for _, n in ipairs(counts.of { 4, 8 }) do
             it(("prices what %s does on the busiest rank, %d ranks"):format(method, n), function()
-                local results = ranks.run(n, estimate_each,
-                    { method = method, tp = method == "composed" and 2 or 1 })
-                local most = { 0, 0, 0, 0 }
-                for _, result in ipairs(results) do
-                    for i, q in ipairs(quantities_of(result.out, result.into, n)) do
-                        most[i] = math.max(most[i], q)
+                for _, back in ipairs { false, true } do
+                    local results = ranks.run(n, estimate_each,
+                        { method = method, tp = method == "composed" and 2 or 1, back = back })
+                    local most = { 0, 0, 0, 0 }
+                    for _, result in ipairs(results) do
+                        for i, q in ipairs(quantities_of(result.out, result.into, n)) do
+                            most[i] = math.max(most[i], q)
+                        end
                     end
-                end
-                for _, result in ipairs(results) do
-                    for i, estimate in ipairs(result.estimates) do
-                        assert.is_true(math.abs(estimate - most[i]) < 1e-6, ("%d: %g, not %g")
-                            :format(i, estimate, most[i]))
+                    for _, result in ipairs(results) do
+                        for i, estimate in ipairs(result.estimates) do
+                            assert.is_true(math.abs(estimate - most[i]) < 1e-6,
+                                ("%d: %g, not %g"):format(i, estimate, most[i]))
+                        end
                     end
                 end
             end)

@@ -101,6 +101,36 @@ describe("an exchange between partitions", function()
     end
 end)
 
+-- Rows 0 and 2 change places between ranks 0 and 1, but rank 1 gets one more than it had.
+describe("an exchange in place of one of two partners", function()
+    for _, n in ipairs(counts.of { 3 }) do
+        for _, method in ipairs(methods) do
+            it("moves their rows by " .. method, function()
+                local results = ranks.run(n, function(comm, p)
+                    local layouts = require "cplab.layout"
+                    local rows = require "spec.exchange.rows"
+                    local rank = comm:rank()
+                    local stream = require "cplab.stream".thd { lengths = { 6 } }
+                    local a = layouts.custom(stream, { ranks = { { { 0, 2 } }, { { 2, 2 } },
+                        { { 4, 2 } } } })
+                    local b = layouts.custom(stream, { ranks = { { { 2, 1 }, { 1, 1 } },
+                        { { 0, 1 }, { 3, 2 } }, { { 5, 1 } } } })
+                    local plan = require "cplab.exchange".plan(require "cplab.route"(a, b), comm,
+                        "f32", 3, p)
+                    local here, there = a:positions(rank), b:positions(rank)
+                    local x = rows.tensor("f32", #here, 3, comm):fill_positions(here)
+                    local y = plan:in_place() and x or rows.tensor("f32", #there, 3, comm)
+                    plan:convert(x, y)
+                    local forward = y:first_wrong(there)
+                    plan:adjoint(y, x)
+                    return { plan:in_place(), forward or x:first_wrong(here) }
+                end, method)
+                assert.same({ { true }, { false }, { false } }, results)
+            end)
+        end
+    end
+end)
+
 describe("an exchange on the group of one, which has no world", function()
     for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "auto" } do
         it(("moves its rows to other slots, and back, also in place, by %s"):format(method),
