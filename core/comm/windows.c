@@ -130,7 +130,7 @@ static cpl_status add_segment(cpli_windows *windows, size_t block_bytes)
     if (file < 0)
         return cpli_fail(CPL_MEMORY, "memory: no window left: %s",
                          strerror(errno));
-    cpli_segment *segment;
+    cpli_segment *segment = NULL;
     cpl_status status = take_segment(file, bytes, &segment);
     if (status != CPL_OK) {
         close(file);
@@ -171,7 +171,7 @@ static cpl_status find_or_add(cpli_windows *windows, size_t bytes,
 cpl_status cpli_windows_alloc(cpli_windows *windows, size_t bytes, void **out)
 {
     CPL_TRY(cpli_count_block(bytes));
-    cpli_span *span;
+    cpli_span *span = NULL;
     cpl_status status = find_or_add(windows, bytes, &span);
     if (status != CPL_OK) {
         cpli_uncount_blocks(1, (int64_t)bytes);
