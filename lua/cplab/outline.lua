@@ -11,10 +11,10 @@ local M = {}
 
 -- Rows and messages of all conversions of one forward pass.
 local function conversions(model, layouts, cp)
-    local n, rows, messages = 0, 0, 0
+    local n, rows, messages, list = 0, 0, 0, model:layers()
     for _, step in ipairs(model:steps(cp)) do
         if step.op == "convert" then
-            local there = policies.where(model.schedule.layers[step.layer + 1])
+            local there = policies.where(list[step.layer + 1])
             local stats = routes(layouts.live, layouts[there]):stats()
             n, rows, messages = n + 1, rows + stats.moved_tokens, messages + stats.messages
         end
@@ -43,6 +43,14 @@ local function tally(model, kind, text_of)
         end
     end
     return order, counts
+end
+
+-- "2 depths of GQA p2p; loss scale 0.1".
+local function depths(model)
+    local mtp = model.mtp
+    return ("%d depth%s of %s %s in %s; loss scale %g"):format(mtp.depth,
+        mtp.depth == 1 and "" or "s", mtp.layer.kind:upper(), mode_of(model, mtp.layer),
+        model.policy[policies.where(mtp.layer)], mtp.loss_scale)
 end
 
 -- "GQA p2p (2), a2a (1); GDN chunkwise (3)".
@@ -120,6 +128,9 @@ function M.lines(stream, model, cp)
         ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
             :format(n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages),
     }
+    if model.mtp then
+        table.insert(lines, 5, "mtp          " .. depths(model))
+    end
     if layouts.gqa.kind == "balanced" then add_report(lines, layouts.gqa) end
     return add_notes(lines, model)
 end

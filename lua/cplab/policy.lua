@@ -101,7 +101,7 @@ end
 -- "mlp" or "moe".
 -- A convert step names the layouts that it goes between. At cp 1 there is nothing to convert.
 -- @tparam table policy of M.resolve
--- @tparam table schedule
+-- @tparam table schedule, or { layers = a list of such }
 -- @tparam number cp
 -- @tparam function ffn of a layer, from 0: "mlp", "moe" or nil
 function M.steps(policy, schedule, cp, ffn)

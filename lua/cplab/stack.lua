@@ -6,6 +6,7 @@
 local clib = require "clib"
 local conversion = require "cplab.conversion"
 local layers = require "cplab.layers"
+local mtp = require "cplab.mtp"
 local optimizers = require "cplab.optimizer"
 local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
@@ -33,8 +34,8 @@ local function make_norm(self, name)
         { hidden = self.model.hidden, eps = self.model.eps })
 end
 
-local function make_block(self, i, layer)
-    local model, name, kind = self.model, "layers." .. i, layer.kind
+local function make_block(self, i, layer, name)
+    local model, kind = self.model, layer.kind
     local where = policies.where(layer)
     local block = {
         index = i, where = where, name = name .. "." .. kind,
@@ -57,12 +58,13 @@ local function make_layers(self)
     self.embedding = make_layer(self, "embedding", self.layouts.live, "embedding",
         { ["in"] = model.vocab, out = model.hidden })
     for i, layer in ipairs(model.schedule.layers) do
-        self.blocks[i] = make_block(self, i - 1, layer)
+        self.blocks[i] = make_block(self, i - 1, layer, "layers." .. i - 1)
     end
     self.final_norm = make_norm(self, "final_norm")
     self.head = make_layer(self, "head", self.layouts.live, "linear",
         { ["in"] = model.hidden, out = model.vocab })
     self.head.tied_to = model.tied and self.embedding or nil
+    self:make_depths()
 end
 
 -- Layers that run in one layout share a place, and with it their routes.
@@ -95,7 +97,7 @@ end
 
 -- What backward reads is kept per block, or with `recompute` its input alone; the rest is scratch
 -- that all blocks share.
-local function make_activations(self)
+local function make_block_activations(self)
     local live = self.layouts.live
     local function there(where)
         local c = self.conversions[where]
@@ -116,6 +118,11 @@ local function make_activations(self)
         end
     end
     self.x[#self.x + 1] = hidden_rows(self, live)
+end
+
+local function make_activations(self)
+    local live = self.layouts.live
+    make_block_activations(self)
     for _, name in ipairs { "h", "y", "d", "dh", "t", "final_h" } do
         self[name] = hidden_rows(self, live)
     end
@@ -145,7 +152,11 @@ function M.new(t)
     prepare_layers(self)
     make_conversions(self)
     make_activations(self)
-    self.tokens, self.labels = tokens.place(self)
+    self:prepare_depths()
+    self.tokens, self.rolled = tokens.place(self, #self.depths + 1, self:roll_layout())
+    self.labels = self.rolled[1]
+    self:give_depths(self.rolled)
+    self:set_trace(self.trace)
     self.n_labels = tokens.n_labels(self.stream)
     self.live_rows = self.layouts.live:n_local(self.rank)
     self.parameters:draw(self.model.seed)
@@ -199,19 +210,28 @@ function Stack:forward()
     end
     forward(self.final_norm, self.x[#self.x], self.final_h)
     forward(self.head, self.final_h, self.logits)
+    self:forward_depths()
 end
 
---- Collective. The mean loss over the labelled tokens of the group; dlogits is filled.
-function Stack:loss()
-    local sum = ffi.new("double[1]", 0)
+-- The mean loss of a stack's or a depth's logits; dlogits is filled, times `scale`.
+local function mean_loss(self, scale)
+    local sum, n = ffi.new("double[1]", 0), math.max(self.n_labels, 1)
     self.kernels.cross_entropy(ffi.new("cpl_cross_entropy", {
         logits = self.logits.data, labels = self.labels.data, dlogits = self.dlogits.data,
-        loss_sum = sum, n_rows = self.live_rows, vocab = self.model.vocab,
-        grad_scale = 1 / math.max(self.n_labels, 1),
+        loss_sum = sum, n_rows = self.live_rows, vocab = self.model.vocab, grad_scale = scale / n,
     }))
     check(C.cpl_tensor_mark_like(self.dlogits, self.logits))
     check(C.cpl_comm_sum(self.comm, sum, 1, C.CPL_F64))
-    return sum[0] / math.max(self.n_labels, 1)
+    return sum[0] / n
+end
+
+--- Collective. The mean loss over the labelled tokens of the group; dlogits is filled. With MTP
+-- `mtp_losses` are those of the depths, and `total_loss` is what is differentiated.
+function Stack:loss()
+    local loss = mean_loss(self, 1)
+    local losses, added = self:depth_losses()
+    self.mtp_losses, self.total_loss = losses, loss + added
+    return loss
 end
 
 local function mixer_backward(self, block, d)
@@ -240,8 +260,10 @@ end
 
 --- Collective. From dlogits to the gradients of all parameters, summed over the group.
 function Stack:backward()
+    self:backward_depths()
     backward(self.head, self.dlogits, self.dh)
-    backward(self.final_norm, self.dh, self.d)
+    backward(self.final_norm, self.dh, #self.depths > 0 and self.t or self.d)
+    if #self.depths > 0 then rows.accumulate(self.kernels, self.t, self.d) end
     for i = #self.blocks, 1, -1 do
         if self.recompute then
             block_forward(self, self.blocks[i], self.x[i], self.t, "bwd")
@@ -274,11 +296,12 @@ end
 --- Turns token tracing on or off for the steps to come.
 function Stack:set_trace(on)
     check(C.cpl_tensor_mark(self.tokens, self.layouts.live._ptr, self.rank, on))
+    self:mark_depths(on)
 end
 
 --- Distinct routes built at preparation and, where lazy, in the last step.
 function Stack:count_routes()
-    local prepared, in_step = 1, 0 -- the one that brings the labels
+    local prepared, in_step = #self.rolled, 0 -- those that bring labels and rolled tokens
     for _, place in pairs(self.places) do
         prepared = prepared + tonumber(C.cpl_place_routes_built(place))
     end
@@ -298,7 +321,7 @@ function Stack:outputs()
         list[i] = { name = block.name, tensor = self.x[i + 1] }
     end
     list[#list + 1] = { name = "logits", tensor = self.logits }
-    return list
+    return self:add_depth_outputs(list)
 end
 
 --- The gradient of each parameter (the same on all ranks).
@@ -312,9 +335,13 @@ end
 
 --- The gradient of the embedding's output, as rows of the model's layout.
 function Stack:input_gradients()
-    return { { name = "embedding (output)", tensor = self.d } }
+    return self:add_depth_input_gradients { { name = "embedding (output)", tensor = self.d } }
 end
 
 require "cplab.faults"(Stack)
+mtp.install(Stack, { layer = make_layer, norm = make_norm, block = make_block,
+    conversions = make_conversions, activations = make_block_activations, forward = forward,
+    backward = backward, block_forward = block_forward, block_backward = block_backward,
+    loss = mean_loss })
 
 return M
