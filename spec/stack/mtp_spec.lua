@@ -60,6 +60,15 @@ describe("a stack with MTP equals one rank", function()
         end
     end)
 
+    it("near any layout, also where the model lives in a balanced one", function()
+        for _, live in ipairs { "contiguous", "zigzag", "mirror", "balanced" } do
+            check(labs.padded({ 13, 3, 0, 29 }, 8), model({ live, "balanced", "contiguous" }, 2,
+                "gqa"), 4)
+            check(labs.padded({ 13, 3, 0, 29 }, 8), model({ live, "balanced", "balanced" }, 2,
+                "gdn"), 4)
+        end
+    end)
+
     it("with every mode of its block", function()
         local stream = labs.padded({ 2, 17, 0, 11 }, 8)
         for _, kind in ipairs { { "gqa", cp_mode = "p2p" }, { "gqa", cp_mode = "a2a" },
@@ -133,11 +142,11 @@ end)
 
 -- ---- on one rank, from inside -------------------------------------------------------
 
-local function live(changes, stream)
+local function live(changes, stream, recompute)
     local fields = labs.model(changes)
     fields.schedule = cplab.schedule.pattern(fields.pattern, #fields.pattern)
     fields.pattern = nil
-    return stacks.new { model = cplab.model(fields), cp = 1, tp = 1,
+    return stacks.new { model = cplab.model(fields), cp = 1, tp = 1, recompute = recompute,
         stream = cplab.stream.thd(stream or { lengths = { 10, 0, 6, 2 }, real = { 7, 0, 6, 1 } }),
         comm = C.cpl_comm_self() }
 end
@@ -207,6 +216,60 @@ describe("the losses of MTP", function()
     end)
 end)
 
+describe("depths of MTP", function()
+    it("read nothing that a step has not written: NaN in all scratch changes no bit", function()
+        for _, recompute in ipairs { false, "layer" } do
+            local function gradients(poison)
+                local stack = live({ pattern = "G*", mtp = { depth = 2, kind = "gdn" } }, nil,
+                    recompute or nil)
+                C.cpl_faults_here().poison_scratch = poison and 1 or 0
+                local places = { stack, unpack(stack.depths) }
+                for _, place in ipairs(poison and places or {}) do
+                    for _, name in ipairs { "h", "y", "d", "dh", "t", "e", "ne", "nh", "de",
+                        "final_h", "logits", "dlogits" } do
+                        if place[name] then C.cpl_tensor_fill(place[name], 0 / 0) end
+                    end
+                end
+                stack:step { backward = true }
+                C.cpl_faults_here().poison_scratch = 0
+                local data, n = doubles(stack.parameters.grads)
+                return ffi.string(data, n * 8), stack.grad_norm
+            end
+            local clean, norm = gradients(false)
+            assert.is_true(norm > 0)
+            assert.is_true(clean == gradients(true))
+        end
+    end)
+
+    it("see no other document: other tokens there change no bit here", function()
+        for _, kind in ipairs { "gqa", "gdn" } do
+            local function logits_of(changed)
+                local tokens = {}
+                for i = 1, 18 do tokens[i] = (5 * i + (i > 10 and changed or 0)) % 17 end
+                local stack = live({ pattern = "G*", mtp = { depth = 2, kind = kind } },
+                    { lengths = { 10, 8 }, real = { 9, 8 }, tokens = tokens })
+                stack:step {}
+                local lists = {}
+                for d = 1, 2 do
+                    local data, n = doubles(stack.depths[d].logits)
+                    lists[d] = {}
+                    for i = 1, n do lists[d][i] = data[i - 1] end
+                end
+                return lists
+            end
+            local a, b = logits_of(0), logits_of(1)
+            for d = 1, 2 do
+                local differs = false
+                for i = 1, 18 * 17 do
+                    if i <= 10 * 17 then assert.equal(a[d][i], b[d][i]) end
+                    differs = differs or a[d][i] ~= b[d][i]
+                end
+                assert.is_true(differs)
+            end
+        end
+    end)
+end)
+
 describe("the gradients of MTP equal finite differences of the total loss", function()
     local STEP, TOLERANCE = 1e-6, 1e-5
     for name, changes in pairs { ["of two depths of gqa"] = { mtp = { depth = 2, kind = "gqa",
@@ -247,8 +310,8 @@ end)
 describe("a step with MTP", function()
     it("allocates nothing after the first, with and without recomputation", function()
         for _, recompute in ipairs { false, "layer" } do
-            local stack = live { pattern = "G*", mtp = { depth = 2, kind = "gqa" } }
-            stack.recompute = recompute or nil
+            local stack = live({ pattern = "G*", mtp = { depth = 2, kind = "gqa" } }, nil,
+                recompute or nil)
             stack:step { backward = true }
             local before, after = ffi.new "cpl_memory_stats", ffi.new "cpl_memory_stats"
             C.cpl_memory(before)
