@@ -135,7 +135,6 @@ describe("recomputation with MTP", function()
             end
             assert.is_true(again.parity_grad <= BOUND)
             assert.equal(2 * plain.conversions_bwd, again.conversions_bwd)
-            assert.is_true(case[2] == 1 or again.peak_bytes < plain.peak_bytes)
         end)
     end
 end)
@@ -217,6 +216,25 @@ describe("the losses of MTP", function()
 end)
 
 describe("depths of MTP", function()
+    it("keep less with recomputation", function()
+        local function bytes(recompute)
+            local stats = ffi.new "cpl_memory_stats"
+            local function now()
+                collectgarbage()
+                collectgarbage()
+                C.cpl_memory(stats)
+                return tonumber(stats.live_bytes)
+            end
+            local before = now()
+            local stack = live({ pattern = "G*", mtp = { depth = 3, kind = "gqa" } }, nil,
+                recompute)
+            return now() - before, stack
+        end
+        local plain, again = bytes(nil), bytes("layer")
+        -- At least e, ne, nh and final_h of two depths, 18 rows of 12.
+        assert.is_true(plain - again >= 8 * 2 * 4 * 18 * 12)
+    end)
+
     it("read nothing that a step has not written: NaN in all scratch changes no bit", function()
         for _, recompute in ipairs { false, "layer" } do
             local function gradients(poison)
