@@ -222,11 +222,10 @@ describe("the tokens of depths", function()
 end)
 
 -- Traps of other systems about MTP; T-79 and T-81 are in mtp_spec. Without a counterpart here:
--- T-44 (a mask cut for sequence parallelism, tokens not): the mask is a stream, in the layout of the
---   tokens;
+-- T-44 (a mask cut for sequence parallelism, tokens not): the mask is a stream, laid out as tokens;
 -- T-68 (peers of a P2P call in a subgroup): an exchange knows ranks of its own group alone;
 -- T-69's fallback for shards shorter than the halo: there is one path, and its case is below;
--- T-70 (labels derived from ids that were rolled already): each roll is from the tokens themselves;
+-- T-70 (labels derived from ids that were rolled already): each roll is from the tokens;
 -- T-71 (the wrong group for the rolls of losses): a stack has one group.
 describe("trap", function()
     it("T-65: a roll stops at a boundary inside the next rank's shard", function()
