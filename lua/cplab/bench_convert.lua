@@ -6,6 +6,7 @@ local cases = require "cplab.bench.cases"
 local environment = require "cplab.environment"
 local figures = require "cplab.bench.figures"
 local options = require "cplab.bench.options"
+local outcome = require "cplab.bench.outcome"
 local ranks = require "cplab.ranks"
 local statistics = require "cplab.bench.statistics"
 local tables = require "cplab.bench.table"
@@ -45,46 +46,44 @@ local function print_survey(env, chosen)
         :format(env.copy_bytes, env.copy_one_rank, env.copy_all_ranks))
 end
 
--- ---- rows ---------------------------------------------------------------------------
-
--- The sentence of a rank's failure, without the place in this program that raised it.
-local function sentence(failure)
-    return (failure.reason:gsub("^(rank %d+: )[^\n]-%.lua:%d+: ", "%1"))
+-- What all rows have in common, and the head. Returns the table, which prints its rows.
+local function begin_table(list, env)
+    local rows = {}
+    for i, case in ipairs(list) do rows[i] = figures.without_times(case) end
+    local shown = tables.new(rows, env.transport)
+    for _, line in ipairs(shown:preface()) do print(line) end
+    print(shown:head())
+    return shown
 end
+
+-- ---- rows ---------------------------------------------------------------------------
 
 local function row_of(chosen, case)
     if case.reason then return figures.without_times(case, "skipped", case.reason) end
     local results, failure = run_ranks(chosen, "row", case)
-    if not results then return figures.without_times(case, "error", sentence(failure)), failure end
+    if not results then
+        return figures.without_times(case, "error", outcome.sentence(failure)), failure
+    end
     local measured = results[1]
     if measured.skipped then return figures.without_times(case, "skipped", measured.skipped) end
     return figures.row(case, measured)
 end
 
--- Rows are there as soon as they are known. Returns why one cannot be written.
-local function show(row, env, as_json)
+-- Rows are there as soon as they are known, in a table or else as JSON. Returns why one cannot be
+-- written.
+local function show(row, env, shown)
     row.transport = env.transport
-    if as_json then
-        row.env = env
-        print(tables.json(row))
-    else
-        print(tables.line(row, env.transport))
-    end
-    local ok, message = io.stdout:flush()
-    return not ok and message or nil
+    if shown then return outcome.print(shown:line(row)) end
+    row.env = env
+    return outcome.print(tables.json(row))
 end
 
-local function show_failure(failure)
-    if failure.traceback and failure.traceback ~= "" then
-        io.stderr:write(failure.traceback, "\n")
-    end
-end
-
--- A method that nobody named, and that is none for this route or transport: said once, at the end.
+-- A method that nobody named, and that is none for this route or transport: said once, at the end,
+-- without the route, which stands behind a semicolon.
 local function leave_out(left_out, row)
     local entry = left_out[row.method]
     if not entry then
-        entry = { method = row.method, reason = row.reason, n = 0 }
+        entry = { method = row.method, reason = row.reason:match "^[^;]+", n = 0 }
         left_out[row.method], left_out[#left_out + 1] = entry, entry
     end
     entry.n = entry.n + 1
@@ -98,33 +97,23 @@ local function show_left_out(left_out)
 end
 
 -- A rank that does not return would disturb every later time.
-local function run_cases(chosen, list, env, as_json)
+local function run_cases(chosen, list, env, shown)
     local counts, left_out = { ok = 0, wrong = 0, skipped = 0, error = 0 }, {}
     for i, case in ipairs(list) do
         local row, failure = row_of(chosen, case)
         counts[row.status] = counts[row.status] + 1
         local is_unnamed = chosen.all_methods and row.status == "skipped" and not case.reason
-        if is_unnamed and not as_json then
+        if is_unnamed and shown then
             leave_out(left_out, row)
         else
-            counts.unwritten = show(row, env, as_json)
+            counts.unwritten = show(row, env, shown)
         end
-        if failure then show_failure(failure) end
+        if failure then outcome.show_failure(failure) end
         counts.left = #list - i
         if counts.unwritten or failure and failure.is_stuck then break end
     end
     show_left_out(left_out)
     return counts
-end
-
--- What is wrong with the table as a whole.
-local function verdict(counts)
-    if counts.unwritten then return 2, "cannot write standard output: " .. counts.unwritten end
-    if counts.wrong + counts.error == 0 then return 0 end
-    local left = counts.left > 0
-        and ("; %d more were not run, since a rank does not return"):format(counts.left) or ""
-    return 1, ("bench convert: rows of the table: %d wrong, %d ended with an error%s"):format(
-        counts.wrong, counts.error, left)
 end
 
 local function nothing_to_run(list)
@@ -147,11 +136,12 @@ function M.run(arguments)
     if nothing then return 2, nothing end
     local env, problem = survey(chosen)
     if not env then return 1, "bench convert: " .. problem end
+    local shown
     if not arguments.json then
         print_survey(env, chosen)
-        print(tables.head(env.transport))
+        shown = begin_table(list, env)
     end
-    return verdict(run_cases(chosen, list, env, arguments.json))
+    return outcome.verdict("bench convert", run_cases(chosen, list, env, shown))
 end
 
 return M

@@ -282,10 +282,11 @@ function Model:layers()
     return list
 end
 
---- The steps of its forward pass at a given cp.
-function Model:steps(cp)
+--- The steps of its forward pass on a group; see cplab.policy.
+function Model:steps(cp, tp)
     return policies.steps(self.policy, { layers = self:layers() }, cp,
-        function(i) return self:ffn(i) end)
+        function(i) return self:ffn(i) end,
+        { tp = tp, composed = self.exchange.method == "composed" })
 end
 
 --- The kind of the feed-forward network of layer i, from 0: "mlp", "moe" or nil.

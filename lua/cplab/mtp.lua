@@ -49,9 +49,12 @@ function M.same_rows(layout, stream)
     return layouts.custom(stream, { cp = layout:cp(), tp = layout:tp(), ranks = ranks })
 end
 
--- All layouts but balanced follow from padded lengths alone, and know their rows in closed form.
+-- All layouts but balanced follow from padded lengths alone, and know their rows in closed form;
+-- those of columns do not.
 local function shortened(layout, stream)
-    if layout.kind == "balanced" then return M.same_rows(layout, stream) end
+    if layout.kind == "balanced" or not rawequal(layout, layout:positions_layout()) then
+        return M.same_rows(layout, stream)
+    end
     return layouts.create(layout.kind, stream, { cp = layout:cp(), tp = layout:tp() })
 end
 
@@ -68,30 +71,29 @@ end
 
 local function make_layers(depth, before)
     local stack, name, model = depth.stack, "mtp." .. depth.number, depth.model
-    local live = depth.layouts.live
-    local function linear(what, layout, n_in, n_out, kind)
-        return parts.layer(depth, name .. "." .. what, layout, kind or "linear",
+    local function linear(of, what, n_in, n_out, kind)
+        return parts.layer(of, name .. "." .. what, of.layouts.live, kind or "linear",
             { ["in"] = n_in, out = n_out })
     end
-    depth.embedding = linear("embedding", live, model.vocab, model.hidden, "embedding")
+    depth.embedding = linear(depth, "embedding", model.vocab, model.hidden, "embedding")
     depth.embedding.tied_to = stack.embedding
     depth.norm_e = parts.norm(depth, name .. ".norm_e")
-    depth.proj_e = linear("proj_e", live, model.hidden, model.hidden)
+    depth.proj_e = linear(depth, "proj_e", model.hidden, model.hidden)
     depth.norm_h = parts.norm(before, name .. ".norm_h")
-    depth.proj_h = linear("proj_h", before.layouts.live, model.hidden, model.hidden)
+    depth.proj_h = linear(before, "proj_h", model.hidden, model.hidden)
     local index = model.schedule:count() + depth.number - 1
     depth.blocks[1] = parts.block(depth, index, model.mtp.layer, name)
     depth.final_norm = parts.norm(depth, name .. ".final_norm")
-    depth.head = linear("head", live, model.hidden, model.vocab)
+    depth.head = linear(depth, "head", model.hidden, model.vocab)
     depth.head.tied_to = stack.head.tied_to or stack.head
 end
 
 local function make_depth(stack, d, before)
-    local stream = M.stream(stack.stream, d * (stack.faults.mask_roll or 1))
+    local whole = stack.layouts.live:stream()
+    local stream = M.stream(whole, d * (stack.faults.mask_roll or 1))
     local depth = setmetatable({
         stack = stack, number = d, layouts = layouts_of(stack, stream),
-        n_labels = tokens.n_labels(M.stream(stack.stream, d)),
-        blocks = {}, conversions = {}, there = {},
+        n_labels = tokens.n_labels(M.stream(whole, d)), blocks = {}, there = {},
     }, { __index = stack })
     make_layers(depth, before)
     return depth
@@ -99,19 +101,17 @@ end
 
 -- With recomputation only what leads out of a depth, its block's input and its logits are kept.
 local function make_activations(depth, scratch)
-    local n = depth.layouts.live:n_local(depth.rank)
-    local function hidden()
-        return rows.new(depth.comm, depth.dtype, n, depth.model.hidden)
-    end
+    local live = depth.layouts.live
+    local n = live:n_local(depth.rank)
     for _, name in ipairs { "e", "ne", "nh", "final_h" } do
         if depth.recompute then
-            scratch[name] = scratch[name] or hidden()
+            scratch[name] = scratch[name] or depth:hidden_rows(live)
             depth[name] = scratch[name]
         else
-            depth[name] = hidden()
+            depth[name] = depth:hidden_rows(live)
         end
     end
-    depth.de = hidden()
+    depth.de = depth:hidden_rows(live)
     depth.logits = rows.new(depth.comm, depth.dtype, n, depth.model.vocab)
     depth.dlogits = rows.new(depth.comm, depth.dtype, n, depth.model.vocab)
 end
@@ -158,13 +158,10 @@ end
 --- Collective. Conversions and memory of all depths.
 function Methods:prepare_depths()
     local scratch = {}
-    for d, depth in ipairs(self.depths) do
+    for _, depth in ipairs(self.depths) do
         parts.conversions(depth)
         parts.activations(depth)
         make_activations(depth, scratch)
-        for where, c in pairs(depth.conversions) do
-            self.conversions[("mtp.%d.%s"):format(d, where)] = c
-        end
     end
 end
 

@@ -1,4 +1,4 @@
---- Tokens and labels of a rank: data that depends on (stream, position) alone.
+--- Tokens and labels of a rank: data that depends on (stream, position, column) alone.
 -- A stream may carry its own tokens; without them they are drawn from its digest and the
 -- position. Labels are the next real token of the same sequence, and deeper predictions read later
 -- ones: shift views bring them, over ranks where need be.
@@ -12,11 +12,12 @@ local C, ffi = clib.C, clib.ffi
 local M = {}
 
 local function own_token(stream, vocab)
+    local list = stream:token_list()
     return function(position)
-        local token = stream.tokens[position + 1]
+        local token = list[position + 1]
         if token < 0 or token >= vocab then
-            error(("stack: token %d at position %d, vocabulary of %d"):format(token, position,
-                vocab), 0)
+            error(("stack: token %d at %s, vocabulary of %d"):format(token,
+                stream:place(position), vocab), 0)
         end
         return token
     end
@@ -71,7 +72,7 @@ function M.place(stack, n, layout)
     local live = stack.layouts.live
     layout = layout or live
     local n_rows = live:n_local(stack.rank)
-    local token_at = reader(stack.stream, stack.model.vocab)
+    local token_at = reader(live:stream(), stack.model.vocab)
     local tokens, list = rows.new(stack.comm, "i32", n_rows, 1), {}
     local data = ffi.cast("int32_t *", tokens.data)
     for slot, position in ipairs(live:positions(stack.rank)) do

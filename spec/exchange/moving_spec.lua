@@ -240,3 +240,35 @@ describe("two exchanges in flight", function()
         end
     end
 end)
+
+describe("an exchange in flight", function()
+    on(2)("is not for the garbage collector, nor are its tensors; a finished one is", function()
+        local results = ranks.run(2, function(comm)
+            local exchange = require "cplab.exchange"
+            local route = require "cplab.route"
+            local rows = require "spec.exchange.rows"
+            local stream = rows.stream("thd", 2)
+            local a, b = rows.layout("zigzag", stream, 2), rows.layout("mirror", stream, 2)
+            local here, there = a:positions(comm:rank()), b:positions(comm:rank())
+            local seen = setmetatable({}, { __mode = "v" })
+            local function start()
+                seen.plan = exchange.plan(route(a, b), comm, "f32", 3)
+                seen.src = rows.tensor("f32", #here, 3):fill_positions(here)
+                seen.dst = rows.tensor("f32", #there, 3):poison()
+                seen.plan:start(seen.src, seen.dst)
+            end
+            local function collect()
+                collectgarbage()
+                collectgarbage()
+                return { seen.plan ~= nil, seen.src ~= nil, seen.dst ~= nil }
+            end
+            start()
+            local in_flight = collect()
+            local wrong = seen.plan and seen.plan:finish():first_wrong(there)
+            return { in_flight, wrong or "right", collect() }
+        end)
+        for _, result in ipairs(results) do
+            assert.same({ { true, true, true }, "right", { false, false, false } }, result)
+        end
+    end)
+end)

@@ -21,8 +21,8 @@ local function model(policy, depth, kind, changes)
     return m
 end
 
-local function check(stream, m, cp, options)
-    local metrics = labs.parity_step(stream, m, cp, options)
+local function check(stream, m, cp, options, tp)
+    local metrics = labs.parity_step(stream, m, cp, options, tp)
     assert.is_true(metrics.parity_fwd <= BOUND, ("forward %g at %s"):format(metrics.parity_fwd,
         tostring(metrics.parity_fwd_where)))
     assert.is_true(metrics.parity_grad <= BOUND, ("gradient %g at %s"):format(
@@ -102,6 +102,45 @@ describe("a stack with MTP equals one rank", function()
         end
     end)
 
+    it("on a batch of columns, which is the same as packed sequences", function()
+        local n, batch, columns, packed = 24, 3, {}, {}
+        for i = 0, n * batch - 1 do
+            packed[i + 1] = (7 * i + i * i) % 17
+            columns[i % n * batch + math.floor(i / n) + 1] = packed[i + 1]
+        end
+        local sbhd, thd = { seqlen = n, batch = batch, tokens = columns },
+            { lengths = { n, n, n }, tokens = packed }
+        for _, policy in ipairs { "zigzag", "mirror", "balanced", "native" } do
+            for cp = 1, 4 do
+                local kind = cp % 2 == 0 and "gqa" or "gdn"
+                local m = check(sbhd, model(policy, 2, kind), cp)
+                local alone = check(thd, model(policy, 2, kind), 1)
+                for d = 1, 2 do
+                    assert.is_true(math.abs(m.mtp_losses[d] - alone.mtp_losses[d]) <= BOUND * 10)
+                end
+                assert.is_true(math.abs(m.grad_norm / alone.grad_norm - 1) <= BOUND)
+            end
+        end
+    end)
+
+    it("with tensor parallelism, fused and composed", function()
+        for _, policy in ipairs { "zigzag", "mirror", "balanced", "native" } do
+            for _, group in ipairs { { 1, 2 }, { 2, 2 }, { 3, 2 }, { 2, 4 } } do
+                local cp, tp = unpack(group)
+                local stream = labs.padded({ 13, 2, 0, 9 }, 2 * cp * tp)
+                check(stream, model(policy, 2, "gqa", { tied = true }), cp, nil, tp)
+                check(stream, model(policy, 2, "gdn", { exchange = { method = "composed" } }), cp,
+                    nil, tp)
+            end
+            check({ seqlen = 24, batch = 3 }, model(policy, 2, "gqa"), 2, nil, 2)
+            local even = { experts = 6, top_k = 2, width = 10, shared_width = 8,
+                aux_coefficient = 0.1 }
+            local m = check(labs.padded({ 7, 2, 8 }, 8), model(policy, 2, "gdn", { mlp = false,
+                moe = even }), 2, nil, 2)
+            assert.equal(2 * (2 * 17 + 14 + 11), m.moe_choices)
+        end
+    end)
+
     it("and so does training with it", function()
         local training = { iters = 10, optimizer = "adamw", lr = 3e-3, clip = 1 }
         for _, case in ipairs { { "zigzag", 4 }, { "native", 3 } } do
@@ -121,10 +160,12 @@ end)
 
 describe("recomputation with MTP", function()
     for _, case in ipairs { { "zigzag", 4, "gqa", { tied = true } }, { "mirror", 2, "gdn" },
-        { "native", 3, "gdn", { mlp = false, moe = MOE } }, { "contiguous", 1, "gqa" } } do
-        it(("gives the same bits under %s at cp %d"):format(case[1], case[2]), function()
-            local result = assert(labs.run { cp = case[2],
-                stream = labs.padded({ 30, 2, 13 }, 2 * case[2]),
+        { "native", 3, "gdn", { mlp = false, moe = MOE } }, { "contiguous", 1, "gqa" },
+        { "zigzag", 2, "gdn", nil, 2 } } do
+        local cp, tp = case[2], case[5] or 1
+        it(("gives the same bits under %s at cp %d, tp %d"):format(case[1], cp, tp), function()
+            local result = assert(labs.run { cp = cp, tp = tp,
+                stream = labs.padded({ 30, 2, 13 }, 2 * cp * tp),
                 model = model(case[1], 3, case[3], case[4]), calls = {
                     { "step", { reference = true, trace = true } },
                     { "step", { reference = true, trace = true, recompute = "layer" } } } })

@@ -87,6 +87,7 @@ function M.add(parser, whole, seconds)
     bench:command_target "what"
     add_route(bench, whole)
     add_convert(bench, whole, seconds)
+    require("cplab.bench.compute_cli").add(bench, whole, seconds)
 end
 
 return M

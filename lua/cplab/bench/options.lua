@@ -2,17 +2,19 @@
 -- everything that can be known to be wrong before the first row.
 -- @module cplab.bench.options
 local clib = require "clib"
-local args = require "cplab.check_args"
 local exchange = require "cplab.exchange"
 local layouts = require "cplab.layout"
 local packs = require "cplab.packs"
+local words_of = require "cplab.bench.words"
+
+local counts, names, refuse = words_of.counts, words_of.names, words_of.refuse
 
 local M = {}
 
 local DTYPES = { "f64", "f32", "bf16", "i64", "i32" }
 local SCALE = { [""] = 1, K = 2 ^ 10, M = 2 ^ 20, G = 2 ^ 30 }
 
-local THREADS, MAX_RANKS = 4, 1024
+local THREADS, MAX_SIZES = 4, 1000
 
 --- What stands where nothing is said. `cp` follows from the ranks at hand.
 M.defaults = {
@@ -20,11 +22,6 @@ M.defaults = {
     from = "zigzag,mirror,balanced", to = "contiguous", method = "all", dtype = "f32",
     row_bytes = 4096, sequences = "1", seed = 0, deadline = 60,
 }
-
--- Ends the reading with a sentence; `read` below brings it to the user.
-local function refuse(text, ...)
-    error({ sentence = text:format(...) }, 0)
-end
 
 --- Bytes of "16M", "64K", "1G", "1024".
 -- @treturn ?number nil where it is no size
@@ -39,10 +36,11 @@ local function size(text, option)
         or refuse("%s takes bytes such as 1024, 64K, 16M or 2G, got '%s'", option, text)
 end
 
---- The sizes from the least to the largest, each `factor` times the one before.
+--- The sizes from the least to the largest, each `factor` times the one before; one more than
+-- MAX_SIZES where there are so many.
 function M.sizes(least, largest, factor)
     local list, bytes = {}, least
-    while bytes <= largest do
+    while bytes <= largest and #list <= MAX_SIZES do
         list[#list + 1] = bytes
         bytes = math.max(bytes + 1, math.floor(bytes * factor))
     end
@@ -58,48 +56,16 @@ local function read_sizes(words)
     if least > largest then
         refuse("-b %s is more than -e %s", words.min_bytes, words.max_bytes)
     end
-    return M.sizes(least, largest, factor)
-end
-
-local function split(text)
-    local list = {}
-    for word in text:gmatch "[^,]+" do list[#list + 1] = word end
+    local list = M.sizes(least, largest, factor)
+    if #list > MAX_SIZES then
+        refuse("-f %s makes more than %d sizes of -b %s to -e %s", words.step_factor, MAX_SIZES,
+            words.min_bytes, words.max_bytes)
+    end
     return list
 end
 
-local function check_name(name, option, known)
-    for _, other in ipairs(known) do
-        if name == other then return name end
-    end
-    refuse("%s: there is no %s%s", option, name, args.suggestion(name, known))
-end
-
--- Names of a list, each of them known; "all" stands for all of them, or for those of `every`.
-local function names(text, option, known, every)
-    local list = {}
-    for _, word in ipairs(split(text)) do
-        for _, name in ipairs(word == "all" and (every or known) or { word }) do
-            list[#list + 1] = check_name(name, option, known)
-        end
-    end
-    if #list == 0 then refuse("%s: there are no names", option) end
-    return list
-end
-
-local function counts(text, option)
-    local list = {}
-    for i, word in ipairs(split(text)) do
-        list[i] = tonumber(word)
-        if not (args.is_integer(list[i]) and list[i] >= 1) then
-            refuse("%s takes whole numbers >= 1, got '%s'", option, word)
-        end
-    end
-    if #list == 0 then refuse("%s: there are no numbers", option) end
-    return list
-end
-
--- Layouts that need nothing but their name.
-local function kinds()
+--- Layouts that need nothing but their name.
+function M.kinds()
     local list = {}
     for name in clib.ffi.string(clib.C.cpl_layout_kinds()):gmatch "%S+" do
         if name ~= "custom" and layouts[name] then list[#list + 1] = name end
@@ -157,13 +123,7 @@ end
 -- As many ranks as mpirun started, or four threads.
 local function read_group(words, processes)
     local cp = words.cp or math.max(1, math.floor((processes or THREADS) / words.tp))
-    if cp * words.tp > MAX_RANKS then
-        refuse("cp %d and tp %d are more than %d ranks", cp, words.tp, MAX_RANKS)
-    end
-    if processes and cp * words.tp > processes then
-        refuse("cp %d and tp %d need %d ranks, but mpirun started %d process%s", cp, words.tp,
-            cp * words.tp, processes, processes == 1 and "" or "es")
-    end
+    words_of.check_group(cp, words.tp, processes)
     return cp
 end
 
@@ -182,10 +142,8 @@ local function read(given, processes)
     exclusive(given, { "width", "row_bytes" })
     exclusive(given, { "sequences", "lengths", "pack" })
     exclusive(given, { "adjoint", "round_trip" })
-    local words = {}
-    for name, value in pairs(M.defaults) do words[name] = value end
-    for name, value in pairs(given) do words[name] = value end
-    local known = kinds()
+    local words = words_of.with_defaults(given, M.defaults)
+    local known = M.kinds()
     local options = {
         sizes = read_sizes(words), from = names(words.from, "--from", known),
         to = names(words.to, "--to", known), methods = read_methods(words.method),
@@ -210,10 +168,7 @@ end
 -- in_place, all_methods, iters, warmup, cp, tp, seed, deadline, fault
 -- @treturn ?string what is wrong, one sentence
 function M.read(given, processes)
-    local ok, result = pcall(read, given, processes)
-    if ok then return result end
-    if type(result) ~= "table" then error(result, 0) end
-    return nil, "bench convert: " .. result.sentence
+    return words_of.reading("bench convert", read, given, processes)
 end
 
 return M

@@ -1,18 +1,22 @@
---- How rows look: a line of fixed columns for a reader, or one JSON object for a program.
--- @module cplab.bench.table
+--- How rows of `bench convert` look: a line of columns for a reader, or one JSON object for a
+-- program. (The number of rows has no column: it is bytes / row B.)
+-- @classmod cplab.bench.table
+local columns = require "cplab.bench.columns"
 local json = require "cplab.json"
+
+local fixed, text = columns.fixed, columns.text
+
+local Table = {}
+Table.__index = Table
 
 local M = {}
 
-local function text(row, name)
-    return tostring(row[name] or "-")
-end
+local one_digit, two_digits = fixed "%.1f", fixed "%.2f"
+local whole = fixed "%.0f"
 
-local function fixed(format)
-    return function(row, name)
-        if row.status == "wrong" then return "wrong" end
-        return row[name] and format:format(row[name]) or "-"
-    end
+-- Microseconds in seven characters up to ten seconds: a tenth says nothing from 0.1 s on.
+local function time(row, name)
+    return (row[name] and row[name] >= 99999.95 and whole or one_digit)(row, name)
 end
 
 -- A row that could not be made has only the size that it was to have.
@@ -20,35 +24,56 @@ local function bytes(row)
     return tostring(row.size_bytes or row.asked_bytes)
 end
 
-local one_digit, two_digits = fixed "%.1f", fixed "%.2f"
+local function say_sequences(n)
+    return n == 1 and "1 sequence" or ("%s sequences"):format(n)
+end
 
--- The columns: field, head, width (< 0: flush left), how it is shown.
-local COLUMNS = {
-    { "size_bytes", "bytes", 11, bytes }, { "rows", "rows", 9, text },
-    { "sequences", "seqs", 6, text }, { "transport", "transport", -9, text },
-    { "ranks", "ranks", 5, text }, { "from", "from", -10, text }, { "to", "to", -10, text },
-    { "method", "method", -9, text }, { "dtype", "dtype", -5, text },
-    { "row_bytes", "row B", 6, text }, { "pass", "pass", -10, text },
-    { "place", "place", -5, text },
-    { "min_us", "min us", 10, one_digit }, { "median_us", "median us", 10, one_digit },
-    { "p99_us", "p99 us", 10, one_digit }, { "algbw", "algbw", 7, two_digits },
-    { "busbw", "busbw", 7, two_digits }, { "copy_us", "copy us", 10, one_digit },
-    { "copy_percent", "%copy", 6, one_digit },
-    { "plain_us", "plain us", 10, one_digit, only = "mpi" },
-    { "plain_percent", "%plain", 6, one_digit, only = "mpi" },
-    { "wrong_rows", "#wrong", 6, text },
+local function say_place(place)
+    return place == "in" and "in place" or ("%s of place"):format(place)
+end
+
+local NAMES = {
+    { "size_bytes", "bytes", bytes },
+    { "pack", "pack", text, left = true, line = "data", said = "pack %s" },
+    { "sequences", "seqs", text, line = "data", said = say_sequences },
+    { "from", "from", text, left = true, line = "exchange", said = "from %s" },
+    { "to", "to", text, left = true, line = "exchange", said = "to %s" },
+    { "method", "method", text, left = true, line = "exchange", said = "by %s" },
+    { "dtype", "dtype", text, left = true, line = "data", said = "%s" },
+    { "row_bytes", "row B", text, line = "data", said = "rows of %s bytes" },
+    { "pass", "pass", text, left = true, line = "exchange", said = "%s" },
+    { "place", "place", text, left = true, line = "exchange", said = say_place },
 }
 
--- A line of the columns up to the one called `last`, or of all.
-local function line(transport, last, cell)
-    local parts = {}
-    for _, column in ipairs(COLUMNS) do
-        if column.only == nil or column.only == transport then
-            parts[#parts + 1] = ("%" .. column[3] .. "s"):format(cell(column))
-        end
-        if column[1] == last then break end
+local FIGURES = {
+    { "min_us", "min us", time, 7 }, { "median_us", "median us", time, 9 },
+    { "p99_us", "p99 us", time, 7 }, { "algbw", "algbw", two_digits, 6 },
+    { "busbw", "busbw", two_digits, 6 }, { "copy_us", "copy us", time, 7 },
+    { "copy_percent", "%copy", one_digit, 6 },
+    { "plain_us", "plain us", time, 8, only = "mpi" },
+    { "plain_percent", "%plain", one_digit, 6, only = "mpi" },
+    { "wrong_rows", "#wrong", text, 6 },
+}
+
+--- A table that is to hold these rows.
+-- @tparam {table,...} rows those of `cplab.bench.figures`; what they measure need not be known yet
+-- @tparam string transport which decides whether there is a plain exchange to compare with
+function M.new(rows, transport)
+    local figures = {}
+    for _, column in ipairs(FIGURES) do
+        if column.only == nil or column.only == transport then figures[#figures + 1] = column end
     end
-    return (table.concat(parts, "  "):gsub(" +$", ""))
+    return setmetatable({ shown = columns.new(NAMES, figures, rows) }, Table)
+end
+
+--- What is the same in all rows: lines to stand before the table.
+function Table:preface()
+    return self.shown:preface { "data", "exchange" }
+end
+
+--- The head of the table.
+function Table:head()
+    return self.shown:head()
 end
 
 -- What stands behind the columns.
@@ -57,20 +82,13 @@ local function note(row)
     local less, shown = row.asked_bytes - row.size_bytes, ""
     if row.method_used ~= row.method then shown = ("  (by %s)"):format(row.method_used) end
     if less == 0 then return shown end
-    return shown .. ("  (%d bytes of %d do not divide)"):format(less, row.asked_bytes)
+    return shown .. ("  (%d bytes left out)"):format(less)
 end
 
---- The head of the table.
--- @tparam string transport which decides whether there is a plain exchange to compare with
-function M.head(transport)
-    return line(transport, nil, function(column) return column[2] end)
-end
-
---- A row. Behind it stands why it has no times, or what of the size was left out; a row that was
--- skipped has no more than its name.
-function M.line(row, transport)
-    local last = row.status == "skipped" and "place" or nil
-    return line(transport, last, function(column) return column[4](row, column[1]) end) .. note(row)
+--- A row. Behind it stands what of the size was left out; a row without times has no more than its
+-- name and the reason.
+function Table:line(row)
+    return self.shown:line(row) .. note(row)
 end
 
 local ORDER = { "schema", "status", "reason", "asked_bytes", "size_bytes", "rows", "sequences",

@@ -37,16 +37,18 @@ end
 
 local function run_part(comm, part, i)
     comm:barrier()
+    local busy = C.cpl_thread_clock()
     local start = C.cpl_clock()
     part.run()
     part.ends[i], part.starts[i] = C.cpl_clock(), start
+    part.busy[i] = C.cpl_thread_clock() - busy
 end
 
 -- Room for the times, so that the loop grows no table.
 local function make_room(parts, n)
     for _, part in ipairs(parts) do
-        part.starts, part.ends = {}, {}
-        for i = 1, n do part.starts[i], part.ends[i] = 0, 0 end
+        part.starts, part.ends, part.busy = {}, {}, {}
+        for i = 1, n do part.starts[i], part.ends[i], part.busy[i] = 0, 0, 0 end
     end
 end
 
@@ -65,6 +67,7 @@ end
 -- @tparam integer iters
 -- @treturn table the seconds of the timed iterations, by the names of the parts
 -- @treturn integer blocks of memory that the library took meanwhile, in the process that took most
+-- @treturn table CPU seconds of the ranks' threads, summed over the ranks, likewise
 function M.run(comm, parts, warmup, iters)
     make_room(parts, iters)
     collectgarbage()
@@ -78,9 +81,12 @@ function M.run(comm, parts, warmup, iters)
     end
     local taken = count_allocations(comm) - before
     collectgarbage "restart"
-    local list = {}
-    for _, part in ipairs(parts) do list[part.name] = seconds(comm, part.starts, part.ends) end
-    return list, comm:max({ taken })[1]
+    local list, busy = {}, {}
+    for _, part in ipairs(parts) do
+        list[part.name] = seconds(comm, part.starts, part.ends)
+        busy[part.name] = comm:sum(part.busy)
+    end
+    return list, comm:max({ taken })[1], busy
 end
 
 return M

@@ -84,8 +84,8 @@ describe("figures of a bench", function()
         measured.plain = nil
         assert.is_true(math.abs(row.plain_us - 1) < 1e-9)
         assert.is_true(math.abs(row.plain_percent - 50) < 1e-9)
-        assert.truthy(tables.head("mpi"):find("%plain", 1, true))
-        assert.is_nil(tables.head("local"):find("plain", 1, true))
+        assert.truthy(tables.new({ row }, "mpi"):head():find("%plain", 1, true))
+        assert.is_nil(tables.new({ row }, "local"):head():find("plain", 1, true))
     end)
 
     it("give no time where a row is wrong or memory was taken", function()
@@ -101,13 +101,76 @@ describe("figures of a bench", function()
             end
         end
         assert.same({ "wrong", 3 }, { wrong.status, wrong.wrong_rows })
-        assert.truthy(tables.line(wrong, "local"):find "wrong +wrong +wrong +wrong.* 3")
+        assert.truthy(tables.new({ wrong }, "local"):line(wrong)
+            :find "wrong +wrong +wrong +wrong.* 3")
         assert.equal("2 blocks of memory were taken in 3 executions; there must be none",
             taken.reason)
     end)
 
     it("say what auto chose and what did not divide", function()
-        assert.truthy(tables.line(figures.row(case, measured), "local"):find(
-            "0  (by copy)  (96 bytes of 4096 do not divide)", 1, true))
+        local row = figures.row(case, measured)
+        assert.truthy(tables.new({ row }, "local"):line(row):find(
+            "0  (by copy)  (96 bytes left out)", 1, true))
     end)
+end)
+
+describe("the table of a bench", function()
+    -- What the longest plausible figures look like.
+    local FIGURES = { min_us = 1234567.8, median_us = 2345678.9, p99_us = 3456789.1,
+        algbw = 123.45, busbw = 123.45, copy_us = 99999.94, copy_percent = 1234.5,
+        plain_us = 99999.95, plain_percent = 1234.5, wrong_rows = 0 }
+
+    local function table_of(given, transport)
+        local rows = {}
+        for i, case in ipairs(make(given)) do
+            rows[i] = figures.without_times(case)
+            rows[i].status, rows[i].method_used = "ok", rows[i].method
+            for name, value in pairs(FIGURES) do rows[i][name] = value end
+        end
+        return tables.new(rows, transport), rows
+    end
+
+    it("says once what is the same in all rows, and gives columns to the rest", function()
+        local one = table_of({ min_bytes = "1M", from = "zigzag", method = "copy" }, "local")
+        assert.same({ "# data: 1 sequence, f32, rows of 4096 bytes",
+            "# exchange: from zigzag, to contiguous, by copy, forward, out of place" },
+            one:preface())
+        assert.equal("  bytes   min us  median us   p99 us   algbw   busbw  copy us   %copy  "
+            .. "#wrong", one:head())
+        local many = table_of({ min_bytes = "1M", max_bytes = "16M", sequences = "1,100",
+            dtype = "f32,bf16", width = 512, in_place = true, method = "auto,alltoallv",
+            from = "zigzag,mirror", to = "contiguous,mirror", round_trip = true }, "local")
+        assert.same({ "# exchange: round trip, in place" }, many:preface())
+        assert.truthy(many:head():find("^ +bytes  seqs  from    to          method     dtype  "
+            .. "row B +min us"))
+        local packs = table_of({ min_bytes = "1M", pack = "one,two" }, "local")
+        assert.truthy(packs:head():find "^  bytes  pack  seqs  from +method")
+    end)
+
+    it("writes no times to who has none, but the name and the reason", function()
+        local shown, rows = table_of({ min_bytes = "1M", sequences = "1,300000" }, "local")
+        local last = rows[#rows]
+        last.status, last.reason = "skipped", "a reason"
+        assert.truthy(shown:line(last):find "^1048576  300000  balanced  %S+ +skipped: a reason$")
+    end)
+
+    for _, transport in ipairs { "local", "mpi" } do
+        it("fits a terminal of 120 columns, its figures stand under their heads: " .. transport,
+            function()
+                for _, given in ipairs { {}, { min_bytes = "1M", max_bytes = "1G" },
+                    { in_place = true, method = "all" }, { pack = "log-normal 16k" },
+                    { round_trip = true, dtype = "all", method = "auto" },
+                    { sequences = "1,4,16", from = "zigzag" } } do
+                    given.min_bytes = given.min_bytes or "64M"
+                    local shown, rows = table_of(given, transport)
+                    local width = #shown:head()
+                    assert.is_true(width <= 120, shown:head())
+                    for _, line in ipairs(shown:preface()) do assert.is_true(#line <= 120, line) end
+                    for _, row in ipairs(rows) do
+                        row.asked_bytes = row.size_bytes
+                        assert.equal(width, #shown:line(row), shown:line(row))
+                    end
+                end
+            end)
+    end
 end)
