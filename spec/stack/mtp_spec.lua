@@ -435,6 +435,28 @@ describe("planted faults of MTP", function()
         end
     end)
 
+    it("a depth's sum over tp ranks left out: parity", function()
+        local m = model("zigzag", 2, "gqa")
+        for _, name in ipairs { "mtp.1.gqa", "mtp.2.mlp" } do
+            local function with(pass)
+                return labs.parity_step(labs.padded(REAL, 8), m, 2, { faults = { skip_sum = {
+                    name = name, pass = pass } } }, 2)
+            end
+            assert.is_true(with("fwd").parity_fwd > 1e-6)
+            local backward = with "bwd"
+            assert.is_true(backward.parity_fwd <= BOUND)
+            assert.is_true(backward.parity_grad > 1e-6)
+        end
+    end)
+
+    it("a column's state handed to the next one: parity", function()
+        -- Depths alone have a state.
+        local m = labs.parity_step({ seqlen = 24, batch = 3 }, model("contiguous", 2, "gdn",
+            { pattern = "**" }), 2, { faults = { cross_columns = { rank = 1 } } })
+        assert.is_true(m.parity_fwd > 1e-6)
+        assert.truthy(m.parity_fwd_where:match "^mtp%.")
+    end)
+
     it("a conversion of a depth skipped: the trace names it", function()
         local result = assert(labs.run { stream = labs.padded(REAL, 8), cp = 4,
             model = model("mirror", 2, "gqa"), options = { faults = { skip_back = { layer = 3 } } },
@@ -478,6 +500,22 @@ describe("a model with MTP", function()
         assert.is_true(seen[cplab.model(fields { kind = { "gqa", cp_mode = "p2p" } }):signature()])
         local stack = live { pattern = "G*", mtp = { depth = 2, kind = "gqa" } }
         assert.equal(stack.parameters.n, (stack.model:n_parameters()))
+    end)
+
+    it("is described by show as it runs with tensor parallelism", function()
+        local outline = require "cplab.outline"
+        for _, method in ipairs { "auto", "composed" } do
+            local changes = { policy = "mirror", exchange = { method = method } }
+            local mtp = { kind = { "gqa", cp_mode = "a2a" }, depth = 2 }
+            local text = table.concat(outline.lines(cplab.stream.thd { lengths = { 32 } },
+                cplab.model(fields(mtp, changes)), 2, 2), "\n")
+            changes.pattern, changes.mtp = "G*", mtp
+            local m = labs.parity_step({ lengths = { 32 } }, labs.model(changes), 2, nil, 2)
+            assert.truthy(text:find(("conversions  %d a forward pass"):format(m.conversions_fwd),
+                1, true), text)
+            assert.truthy(text:find(("gathers      %d a forward pass"):format(m.gathers_fwd), 1,
+                true), text)
+        end
     end)
 
     it("is described by show, its conversions counted", function()
