@@ -3,7 +3,9 @@
 -- numbers are just wrong.
 -- @module cplab.faults
 local clib = require "clib"
+local mtp = require "cplab.mtp"
 local rows = require "cplab.rows"
+local streams = require "cplab.stream"
 local C, ffi = clib.C, clib.ffi
 
 local function here(fault, rank)
@@ -43,6 +45,17 @@ return function(Stack)
         if x.trace ~= nil then
             swap_bytes(x.trace, 8, 0, half, half)
         end
+    end
+
+    --- roll: tokens are rolled "across" the ends of sequences, or to their "padded" ends; without
+    -- it nil. (mask_roll, in cplab.mtp: how often each depth rolls its mask, which is once.)
+    function Stack:roll_layout()
+        local roll, live = self.faults.roll, self.layouts.live
+        if not roll then return nil end
+        local lengths, stream = {}, live:stream()
+        for i = 1, stream:n_sequences() do lengths[i] = stream:sequence(i - 1).padded end
+        lengths = roll == "across" and { stream:n_positions() } or lengths
+        return mtp.same_rows(live, streams.thd { lengths = lengths })
     end
 
     --- wrong_slice: under tensor parallelism a rank computes the slice of another.

@@ -159,6 +159,15 @@ local function agree(self, options)
     end
 end
 
+-- Of MTP: what is differentiated, and the mean over depths; returns the loss of each.
+local function add_depths(result, stack)
+    if not stack.model.mtp then return nil end
+    local sum = 0
+    for _, loss in ipairs(stack.mtp_losses) do sum = sum + loss end
+    result.mtp_loss, result.total_loss = sum / #stack.mtp_losses, stack.total_loss
+    return stack.mtp_losses
+end
+
 --- Collective. Runs steps from the model's initial parameters and returns their metrics, which
 -- also become those of the case.
 -- @tparam table options iters (1), warmup (0; leaves nothing behind), backward, reference (compare
@@ -168,6 +177,9 @@ end
 -- norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
 -- layer how many tokens chose each expert. With recompute = "layer" a block keeps its input alone
 -- and runs forward again before its backward; its conversions then count as the backward pass's.
+-- With MTP `loss` stays that of the next token, comparable with and without it; `mtp_losses` lists
+-- that of each depth, `mtp_loss` is their mean, and `total_loss` = loss + loss_scale * mtp_loss is
+-- what is differentiated (beside `aux_loss`).
 function Lab:step(options)
     options = merge({}, options or {})
     local settings = check_options("step", options, STEP)
@@ -188,6 +200,7 @@ function Lab:step(options)
     local experts, expert_tokens = metrics.experts(run.stack)
     merge(result, experts)
     result.loss = run.losses[#run.losses]
+    local mtp_losses = add_depths(result, run.stack)
     result.grad_norm = options.backward and run.stack.grad_norm or nil
     result.wrong_rows = traced and check_trace(self, run.trace) or nil
     if key then
@@ -197,7 +210,8 @@ function Lab:step(options)
     merge(result, times)
     merge(self.metrics, result)
     self.samples.step_ms = samples
-    return merge({ losses = run.losses, expert_tokens = expert_tokens }, result)
+    return merge({ losses = run.losses, expert_tokens = expert_tokens, mtp_losses = mtp_losses },
+        result)
 end
 
 -- ---- checks, records, tensors --------------------------------------------------------

@@ -101,7 +101,7 @@ end
 -- @treturn ?{table,...} choices by expert, a list for each such layer
 function M.experts(stack)
     local metrics, lists = {}, nil
-    for _, block in ipairs(stack.blocks) do
+    for _, block in ipairs(stack:all_blocks()) do
         if block.is_moe then
             local list, total, margin, aux = expert_counts(stack.cp_comm, block.ffn.layer)
             lists = lists or {}

@@ -21,7 +21,7 @@ local M = {}
 local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
     dtype = "string?", seed = "integer?", gqa = "table?", mla = "table?", gdn = "table?",
-    mlp = "table?", moe = "table?", tied = "boolean?",
+    mlp = "table?", moe = "table?", tied = "boolean?", mtp = "table?",
     routes = "string?", exchange = "table?", eps = "number?",
 }
 local GQA = {
@@ -46,6 +46,7 @@ local MOE = {
     experts = "integer", top_k = "integer", width = "integer", shared_width = "integer?",
     renormalise = "boolean?", aux_coefficient = "number?", first_layer = "integer?",
 }
+local MTP = { depth = "integer?", kind = "any", loss_scale = "number?" }
 local EXCHANGE = { method = "string?" }
 --- The fields of a model and their types.
 M.fields = FIELDS
@@ -89,7 +90,7 @@ local function try_layers(model, level)
             layers.create(kind, config, model.dtype, level + 1)
         end
     end
-    for _, layer in ipairs(model.schedule.layers) do
+    for _, layer in ipairs(model:layers()) do
         layers.create(layer.kind, layers.mixer_config(model, layer.kind, layer), model.dtype,
             level + 1)
     end
@@ -99,7 +100,7 @@ end
 local function check_a2a(model, kind, level)
     local a2a = model[kind] and model[kind].a2a or 0
     if a2a == 0 then return end
-    for _, layer in ipairs(model.schedule.layers) do
+    for _, layer in ipairs(model:layers()) do
         if layer.kind == kind and layer.cp_mode == "a2a+p2p" and not layer.a2a then return end
     end
     error(('model.%s: a2a = %d, but no layer of the schedule takes it with cp_mode "a2a+p2p"')
@@ -168,6 +169,25 @@ local function moe_config(t, has_mlp, level)
     }
 end
 
+-- A depth's block is a layer as cplab.schedule.list takes it; Megatron-LM's scale is the default.
+local function mtp_config(t, modes, level)
+    local mtp = t.mtp
+    args.fields("model.mtp", mtp, MTP, level + 1)
+    check_sizes("model.mtp", mtp, MTP, level + 1)
+    local layer = schedules.layer("model.mtp", mtp.kind, level + 1)
+    if not t[layer.kind] then
+        error(("model.mtp: a %s layer, but there is no field '%s'"):format(layer.kind, layer.kind),
+            level + 1)
+    end
+    local scale = mtp.loss_scale or 0.1
+    if not (scale >= 0 and scale < math.huge) then
+        error(("model.mtp: loss_scale must be a number from 0 on (got %g)"):format(scale),
+            level + 1)
+    end
+    return { depth = mtp.depth or 1, loss_scale = scale,
+        layer = schedules.layer_with_mode(layer, modes) }
+end
+
 -- How conversions move rows.
 local function exchange_options(t, level)
     args.fields("model.exchange", t, EXCHANGE, level + 1)
@@ -197,7 +217,9 @@ end
 -- cplab.exchange.methods(), or "auto"), eps;
 -- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
 -- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
--- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table
+-- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table;
+-- mtp { depth (1; how many), kind (of their blocks: "gqa", or a layer as cplab.schedule.list takes
+-- it), loss_scale (0.1) } or none: depths that predict later tokens (cplab.mtp)
 function M.new(t, level)
     level = (level or 1) + 1
     args.fields("model", t, FIELDS, level)
@@ -235,6 +257,7 @@ function M.new(t, level)
         exchange = exchange_options(t.exchange or {}, level),
         eps = t.eps or 1e-6,
         tied = t.tied or false,
+        mtp = t.mtp and mtp_config(t, modes, level),
     }, Model)
     for _, kind in ipairs(schedules.kinds) do
         check_layouts(kind, t[kind] and t[kind].layouts,
@@ -251,9 +274,18 @@ function M.is(value)
     return getmetatable(value) == Model
 end
 
+--- The layers of the schedule, then those of MTP's depths, in the order in which they run.
+function Model:layers()
+    local list = {}
+    for i, layer in ipairs(self.schedule.layers) do list[i] = layer end
+    for _ = 1, self.mtp and self.mtp.depth or 0 do list[#list + 1] = self.mtp.layer end
+    return list
+end
+
 --- The steps of its forward pass on a group; see cplab.policy.
 function Model:steps(cp, tp)
-    return policies.steps(self.policy, self.schedule, cp, function(i) return self:ffn(i) end,
+    return policies.steps(self.policy, { layers = self:layers() }, cp,
+        function(i) return self:ffn(i) end,
         { tp = tp, composed = self.exchange.method == "composed" })
 end
 
@@ -322,6 +354,11 @@ function Model:signature()
     for _, name in ipairs { "gqa", "mla", "gdn", "mlp", "moe" } do
         flat(name .. ".", self[name] or {}, out)
     end
+    if self.mtp then
+        local mtp = self.mtp
+        flat("mtp.", { depth = mtp.depth, kind = mtp.layer.kind, loss_scale = mtp.loss_scale,
+            window = mtp.layer.window }, out)
+    end
     return table.concat(out, " ")
 end
 
@@ -356,7 +393,9 @@ function Model:n_parameters()
     local norm = { hidden = self.hidden, eps = self.eps }
     local per_norm = count(self, "norm", norm)
     local total, unused = per_norm + (self.tied and 1 or 2) * self.vocab * self.hidden, 0
-    for i, layer in ipairs(self.schedule.layers) do
+    local n_depths = self.mtp and self.mtp.depth or 0
+    total = total + n_depths * (3 * per_norm + 2 * self.hidden * self.hidden)
+    for i, layer in ipairs(self:layers()) do
         local ffn = self:ffn(i - 1)
         local mixer = layers.mixer_config(self, layer.kind, layer)
         total = total + per_norm + count(self, layer.kind, mixer)

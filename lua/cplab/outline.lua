@@ -13,7 +13,7 @@ local M = {}
 -- The route of one step, and how many groups of ranks go it: a composed conversion is between CP
 -- ranks, once for each tp rank.
 local function route_of(model, layouts, tp, step)
-    local there = policies.where(model.schedule.layers[step.layer + 1])
+    local there = policies.where(model:layers()[step.layer + 1])
     if tp == 1 then
         return routes(layouts.live, layouts[there]), 1
     elseif step.op == "gather" then
@@ -59,6 +59,14 @@ local function tally(model, kind, text_of)
         end
     end
     return order, counts
+end
+
+-- "2 depths of GQA p2p; loss scale 0.1".
+local function depths(model)
+    local mtp = model.mtp
+    return ("%d depth%s of %s %s in %s; loss scale %g"):format(mtp.depth,
+        mtp.depth == 1 and "" or "s", mtp.layer.kind:upper(), mode_of(model, mtp.layer),
+        model.policy[policies.where(mtp.layer)], mtp.loss_scale)
 end
 
 -- "GQA p2p (2), a2a (1); GDN chunkwise (3)".
@@ -143,6 +151,9 @@ function M.lines(stream, model, cp, tp)
         ("imbalance    %.3f of attention work"):format(model:attention_imbalance(layouts)),
         moves("conversions", stream, model, layouts, group, "convert"),
     }
+    if model.mtp then
+        table.insert(lines, 5, "mtp          " .. depths(model))
+    end
     if group.tp > 1 then
         lines[#lines + 1] = moves("gathers", stream, model, layouts, group, "gather")
             .. (", tp %d"):format(group.tp)

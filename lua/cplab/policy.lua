@@ -125,7 +125,7 @@ end
 -- tp > 1 a gather step brings each rank the whole shard of its CP rank, or back the sum of what the
 -- tp ranks made; a conversion does that in the same exchange, unless it is composed.
 -- @tparam table policy of M.resolve
--- @tparam table schedule
+-- @tparam table schedule, or { layers = a list of such }
 -- @tparam number cp
 -- @tparam function ffn of a layer, from 0: "mlp", "moe" or nil
 -- @tparam ?table split tp (1), composed (false)

@@ -30,6 +30,8 @@ local function every(k, attention, short)
     end
 end
 
+local NO_MTP = 'the head that predicts a second token is left out; mtp = { kind = "gqa" } adds it'
+
 -- Qwen3-Next and Qwen3.5: a quarter of the head rotates, theta 1e7, conv 4, GQA every fourth layer.
 local function qwen(fields)
     fields.rule = every(4, "gqa")
@@ -38,7 +40,7 @@ local function qwen(fields)
         scale.gdn.conv = 4
     end
     fields.notes = fields.notes or {}
-    table.insert(fields.notes, 1, "the head that predicts a second token (MTP) is left out")
+    table.insert(fields.notes, 1, NO_MTP)
     return fields
 end
 
@@ -196,6 +198,15 @@ local function override(fields, name, value)
     end
 end
 
+-- Those that are true of a model.
+local function notes_of(preset, model)
+    local notes = {}
+    for _, note in ipairs(preset.notes) do
+        notes[#notes + 1] = not (note == NO_MTP and model.mtp) and note or nil
+    end
+    return notes
+end
+
 local function fields_of(who, preset, t, types, level)
     args.fields(who, t, types, level + 1)
     local scale = args.one_of(who, "scale", t.scale or "published", SCALES, level + 1)
@@ -228,7 +239,7 @@ return function(models)
         models[name] = function(t)
             local fields = fields_of("model." .. name, preset, t or {}, types, 2)
             local model = models.new(fields, 2)
-            model.preset, model.notes = name, copy(preset.notes)
+            model.preset, model.notes = name, notes_of(preset, model)
             return model
         end
     end

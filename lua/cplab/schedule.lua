@@ -56,7 +56,8 @@ local function is_option(kind, name)
     return false
 end
 
-local function layer_of(who, entry, level)
+--- A layer as `list` takes them, checked.
+function M.layer(who, entry, level)
     local options = type(entry) == "table" and entry or { entry }
     local kind = args.one_of(who, "layer kind", options[1], M.kinds, level + 1)
     local layer = { kind = kind }
@@ -106,7 +107,7 @@ function M.ratio(ratio, n_layers)
     end
     local layers = {}
     for i = 1, n_layers do
-        layers[i] = layer_of("schedule.ratio", i % (k + 1) == 0 and "gqa" or "gdn", 2)
+        layers[i] = M.layer("schedule.ratio", i % (k + 1) == 0 and "gqa" or "gdn", 2)
     end
     return new(layers)
 end
@@ -120,7 +121,7 @@ function M.list(entries)
     end
     local layers = {}
     for i, entry in ipairs(entries) do
-        layers[i] = layer_of("schedule.list", entry, 2)
+        layers[i] = M.layer("schedule.list", entry, 2)
     end
     return new(layers)
 end
@@ -139,21 +140,26 @@ function M.pattern(pattern, n_layers)
             error(("schedule.pattern: unknown symbol '%s' in '%s' (%s)"):format(symbol, pattern,
                 M.legend), 2)
         end
-        layers[i] = layer_of("schedule.pattern", KIND_OF[symbol], 2)
+        layers[i] = M.layer("schedule.pattern", KIND_OF[symbol], 2)
     end
     return new(layers)
+end
+
+--- A copy of a layer with a cp_mode: its own, or that of its kind.
+-- @tparam table layer
+-- @tparam table modes cp_mode by kind
+function M.layer_with_mode(layer, modes)
+    local copy = {}
+    for name, value in pairs(layer) do copy[name] = value end
+    copy.cp_mode = layer.cp_mode or modes[layer.kind]
+    return copy
 end
 
 --- A copy in which every layer has a cp_mode: its own, or that of its kind.
 -- @tparam table modes cp_mode by kind
 function Schedule:with_modes(modes)
     local layers = {}
-    for i, layer in ipairs(self.layers) do
-        local copy = {}
-        for name, value in pairs(layer) do copy[name] = value end
-        copy.cp_mode = layer.cp_mode or modes[layer.kind]
-        layers[i] = copy
-    end
+    for i, layer in ipairs(self.layers) do layers[i] = M.layer_with_mode(layer, modes) end
     return new(layers)
 end
 

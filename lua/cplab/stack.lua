@@ -12,6 +12,7 @@ local clib = require "clib"
 local comms = require "cplab.comm"
 local conversion = require "cplab.conversion"
 local layers = require "cplab.layers"
+local mtp = require "cplab.mtp"
 local optimizers = require "cplab.optimizer"
 local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
@@ -29,7 +30,10 @@ local check = clib.check
 -- ---- building ------------------------------------------------------------------
 
 local function make_layer(self, name, layout, kind, config)
-    local layer = { name = name, layout = layout, ptr = layers.create(kind, config, self.dtype) }
+    local layer = {
+        name = name, layout = layout, ptr = layers.create(kind, config, self.dtype),
+        is_split = self.tp > 1 and layout ~= self.layouts.live,
+    }
     self.layers[#self.layers + 1] = layer
     return layer
 end
@@ -47,8 +51,8 @@ local function make_branch(self, block, norm, name, where, kind, config)
     }
 end
 
-local function make_block(self, i, layer)
-    local model, name, kind = self.model, "layers." .. i, layer.kind
+local function make_block(self, i, layer, name)
+    local model, kind = self.model, layer.kind
     local where = policies.where(layer)
     local block = { index = i, name = name .. "." .. kind }
     block.mixer = make_branch(self, block, name .. ".norm1", block.name,
@@ -67,16 +71,16 @@ local function make_layers(self)
     self.embedding = make_layer(self, "embedding", self.layouts.live, "embedding",
         { ["in"] = model.vocab, out = model.hidden })
     for i, layer in ipairs(model.schedule.layers) do
-        self.blocks[i] = make_block(self, i - 1, layer)
+        self.blocks[i] = make_block(self, i - 1, layer, "layers." .. i - 1)
     end
     self.final_norm = make_norm(self, "final_norm")
     self.head = make_layer(self, "head", self.layouts.live, "linear",
         { ["in"] = model.hidden, out = model.vocab })
     self.head.tied_to = model.tied and self.embedding or nil
+    self:make_depths()
 end
 
-local function make_place(self, layout)
-    local is_split = self.tp > 1 and layout ~= self.layouts.live
+local function make_place(self, layout, is_split)
     local place = clib.create("cpl_place", C.cpl_place_destroy, 1, C.cpl_place_create,
         is_split and self.cp_comm or self.comm, layout._ptr)
     if is_split then check(C.cpl_place_split(place, self:tp_slice(), self.tp)) end
@@ -88,7 +92,7 @@ end
 local function prepare_layers(self)
     for _, layer in ipairs(self.layers) do
         local layout = layer.layout
-        self.places[layout] = self.places[layout] or make_place(self, layout)
+        self.places[layout] = self.places[layout] or make_place(self, layout, layer.is_split)
         check(C.cpl_layer_prepare(layer.ptr, layer.name, self.places[layout]))
     end
 end
@@ -121,13 +125,16 @@ local function each_branch(self, visit)
     end
 end
 
+local function make_conversions(self)
+    each_branch(self, function(branch)
+        branch.conversion = self:conversion_to(self.layouts[branch.where])
+    end)
+end
+
 -- What backward reads is kept per branch, or with `recompute` the input of a block alone; the rest
 -- is scratch that all branches share.
-local function make_activations(self)
+local function make_block_activations(self)
     local live = self.layouts.live
-    for _, name in ipairs { "h", "y", "d", "dh", "t", "final_h" } do
-        self[name] = self:hidden_rows(live)
-    end
     local kept, mid = {}, nil
     local function keep(key, layout)
         local h = kept[key] or self:hidden_rows(layout)
@@ -153,6 +160,14 @@ local function make_activations(self)
         end
     end
     self.x[#self.x + 1] = self:hidden_rows(live)
+end
+
+local function make_activations(self)
+    local live = self.layouts.live
+    for _, name in ipairs { "h", "y", "d", "dh", "t", "final_h" } do
+        self[name] = self:hidden_rows(live)
+    end
+    make_block_activations(self)
     local n = live:n_local(self.rank)
     self.logits = rows.new(self.comm, self.dtype, n, self.model.vocab)
     self.dlogits = rows.new(self.comm, self.dtype, n, self.model.vocab)
@@ -188,11 +203,13 @@ function M.new(t)
     make_layers(self)
     self.parameters = parameters.new(self.comm, self.dtype, self.layers)
     prepare_layers(self)
-    each_branch(self, function(branch)
-        branch.conversion = self:conversion_to(self.layouts[branch.where])
-    end)
+    make_conversions(self)
     make_activations(self)
-    self.tokens, self.labels = tokens.place(self)
+    self:prepare_depths()
+    self.tokens, self.rolled = tokens.place(self, #self.depths + 1, self:roll_layout())
+    self.labels = self.rolled[1]
+    self:give_depths(self.rolled)
+    self:set_trace(self.trace)
     self.n_labels = tokens.n_labels(self.layouts.live:stream())
     self.live_rows = self.layouts.live:n_local(self.rank)
     self.parameters:draw(self.model.seed)
@@ -244,19 +261,28 @@ function Stack:forward()
     end
     forward(self.final_norm, self.x[#self.x], self.final_h)
     forward(self.head, self.final_h, self.logits)
+    self:forward_depths()
 end
 
---- Collective. The mean loss over the labelled tokens of the group; dlogits is filled.
-function Stack:loss()
-    local sum = ffi.new("double[1]", 0)
+-- The mean loss of a stack's or a depth's logits; dlogits is filled, times `scale`.
+local function mean_loss(self, scale)
+    local sum, n = ffi.new("double[1]", 0), math.max(self.n_labels, 1)
     self.kernels.cross_entropy(ffi.new("cpl_cross_entropy", {
         logits = self.logits.data, labels = self.labels.data, dlogits = self.dlogits.data,
-        loss_sum = sum, n_rows = self.live_rows, vocab = self.model.vocab,
-        grad_scale = 1 / math.max(self.n_labels, 1),
+        loss_sum = sum, n_rows = self.live_rows, vocab = self.model.vocab, grad_scale = scale / n,
     }))
     check(C.cpl_tensor_mark_like(self.dlogits, self.logits))
     check(C.cpl_comm_sum(self.comm, sum, 1, C.CPL_F64))
-    return sum[0] / math.max(self.n_labels, 1)
+    return sum[0] / n
+end
+
+--- Collective. The mean loss over the labelled tokens of the group; dlogits is filled. With MTP
+-- `mtp_losses` are those of the depths, and `total_loss` is what is differentiated.
+function Stack:loss()
+    local loss = mean_loss(self, 1)
+    local losses, added = self:depth_losses()
+    self.mtp_losses, self.total_loss = losses, loss + added
+    return loss
 end
 
 local function branch_backward(self, branch, d)
@@ -283,8 +309,10 @@ end
 
 --- Collective. From dlogits to the gradients of all parameters, summed over the group.
 function Stack:backward()
+    self:backward_depths()
     backward(self.head, self.dlogits, self.dh)
-    backward(self.final_norm, self.dh, self.d)
+    backward(self.final_norm, self.dh, #self.depths > 0 and self.t or self.d)
+    if #self.depths > 0 then rows.accumulate(self.kernels, self.t, self.d) end
     for i = #self.blocks, 1, -1 do
         if self.recompute then
             block_forward(self, self.blocks[i], self.x[i], self.t, "bwd")
@@ -317,11 +345,12 @@ end
 --- Turns token tracing on or off for the steps to come.
 function Stack:set_trace(on)
     check(C.cpl_tensor_mark(self.tokens, self.layouts.live._ptr, self.rank, on))
+    self:mark_depths(on)
 end
 
 --- Distinct routes built at preparation and, where lazy, in the last step.
 function Stack:count_routes()
-    local prepared, in_step = 1, 0 -- the one that brings the labels
+    local prepared, in_step = #self.rolled, 0 -- those that bring labels and rolled tokens
     for _, place in pairs(self.places) do
         prepared = prepared + tonumber(C.cpl_place_routes_built(place))
     end
@@ -341,7 +370,7 @@ function Stack:outputs()
         list[i] = { name = block.name, tensor = self.x[i + 1] }
     end
     list[#list + 1] = { name = "logits", tensor = self.logits }
-    return list
+    return self:add_depth_outputs(list)
 end
 
 --- The gradient of each parameter (the same on all ranks).
@@ -355,9 +384,13 @@ end
 
 --- The gradient of the embedding's output, as rows of the model's layout.
 function Stack:input_gradients()
-    return { { name = "embedding (output)", tensor = self.d } }
+    return self:add_depth_input_gradients { { name = "embedding (output)", tensor = self.d } }
 end
 
 require "cplab.faults"(Stack)
+mtp.install(Stack, { layer = make_layer, norm = make_norm, block = make_block,
+    conversions = make_conversions, activations = make_block_activations, forward = forward,
+    backward = backward, block_forward = block_forward, block_backward = block_backward,
+    loss = mean_loss })
 
 return M

@@ -1,7 +1,7 @@
 --- Tokens and labels of a rank: data that depends on (stream, position, column) alone.
 -- A stream may carry its own tokens; without them they are drawn from its digest and the
--- position. Labels are the next real token of the same sequence: a shift view brings them,
--- over ranks where need be.
+-- position. Labels are the next real token of the same sequence, and deeper predictions read later
+-- ones: shift views bring them, over ranks where need be.
 -- @module cplab.tokens
 local clib = require "clib"
 local rows = require "cplab.rows"
@@ -42,18 +42,15 @@ function M.n_labels(stream)
     return n
 end
 
--- The shift view fills with 0 where there is no next token; tokens travel as token + 1, so
--- that 0 is no token and becomes the label -1.
-local function shifted(stack, tokens, layout)
-    local n = layout:n_local(stack.rank)
-    local shift = view.shift(layout, 1)
-    local r = route(layout, shift)
-    local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 1, C.cpl_plan_create, r._ptr,
-        stack.comm, C.CPL_I32, 1, nil)
-    local labels = rows.new(stack.comm, "i32", n, 1)
-    clib.check(C.cpl_plan_start(plan, tokens, labels))
+-- The shift view fills with 0 where there is no such token; tokens travel as token + 1, so that 0
+-- is no token and becomes -1.
+local function rolled(stack, tokens, layout, k)
+    local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 1, C.cpl_plan_create,
+        route(layout, view.shift(layout, k))._ptr, stack.comm, C.CPL_I32, 1, nil)
+    local result = rows.new(stack.comm, "i32", layout:n_local(stack.rank), 1)
+    clib.check(C.cpl_plan_start(plan, tokens, result))
     clib.check(C.cpl_plan_finish(plan))
-    return labels
+    return result
 end
 
 local function add(tensor, n, delta)
@@ -63,22 +60,32 @@ local function add(tensor, n, delta)
     end
 end
 
---- Collective. The tokens of the rank's slots and their labels (-1: none), I32.
-function M.place(stack)
-    local layout = stack.layouts.live
-    local n = layout:n_local(stack.rank)
-    local token_at = reader(layout:stream(), stack.model.vocab)
-    local tokens = rows.new(stack.comm, "i32", n, 1)
+--- Collective. The tokens of the rank's slots, and the same rolled by 1 to n: in each slot the real
+-- token k positions later in the same sequence, or -1. Rolled by one they are the labels. Each is
+-- one exchange from the tokens themselves, never a roll of a roll. All I32.
+-- @tparam table stack
+-- @tparam ?number n how many rolls; 1
+-- @tparam ?table layout whose sequences end the rolls; default: where the model lives
+-- @treturn cdata tokens
+-- @treturn table rolled by k
+function M.place(stack, n, layout)
+    local live = stack.layouts.live
+    layout = layout or live
+    local n_rows = live:n_local(stack.rank)
+    local token_at = reader(live:stream(), stack.model.vocab)
+    local tokens, list = rows.new(stack.comm, "i32", n_rows, 1), {}
     local data = ffi.cast("int32_t *", tokens.data)
-    for slot, position in ipairs(layout:positions(stack.rank)) do
+    for slot, position in ipairs(live:positions(stack.rank)) do
         data[slot - 1] = token_at(position) + 1
     end
     clib.check(C.cpl_tensor_mark(tokens, layout._ptr, stack.rank, false))
-    local labels = shifted(stack, tokens, layout)
-    add(labels, n, -1)
-    add(tokens, n, -1)
-    clib.check(C.cpl_tensor_mark(tokens, layout._ptr, stack.rank, stack.trace))
-    return tokens, labels
+    for k = 1, n or 1 do
+        list[k] = rolled(stack, tokens, layout, k)
+    end
+    for k = 1, #list do add(list[k], n_rows, -1) end
+    add(tokens, n_rows, -1)
+    clib.check(C.cpl_tensor_mark(tokens, live._ptr, stack.rank, stack.trace))
+    return tokens, list
 end
 
 return M

@@ -216,6 +216,17 @@ describe("show", function()
         end)
     end
 
+    it("says that MTP is left out, unless it is there", function()
+        local left_out = "predicts a second token is left out"
+        for _, name in ipairs { "qwen3_next_80b", "qwen35_35b", "qwen35_397b" } do
+            local text = table.concat(cplab.model[name] {}.notes, "\n")
+            assert.truthy(text:find(left_out, 1, true))
+            local m = cplab.model[name] { mtp = { kind = "gqa" } }
+            assert.is_nil(table.concat(m.notes, "\n"):find(left_out, 1, true))
+            assert.equal(1, m.mtp.depth)
+        end
+    end)
+
     it("says that KDA and lightning attention are GDN here", function()
         local function notes(name)
             return table.concat(cplab.model[name] {}.notes, "\n")

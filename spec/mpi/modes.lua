@@ -1,5 +1,5 @@
 -- Does every cp_mode compute the same bits on every transport? Traced steps with parity, and
--- training steps with and without recomputation, of a small hybrid stack in each mode.
+-- training steps with and without recomputation, of a small hybrid stack with MTP in each mode.
 local cplab = require "cplab"
 
 -- By name: attention's mode, window and GDN's mode.
@@ -31,6 +31,7 @@ return cplab.experiment {
                 value_dim = 7, cp_mode = mode, window = window, a2a = a2a },
             gdn = { key_heads = cp, value_heads = 2 * cp, key_dim = 5, value_dim = 6, chunk = 4,
                 cp_mode = gdn_mode },
+            mtp = { depth = 2, kind = case.policy == "zigzag" and "gdn" or "gqa" },
         }
     end,
     run = function(lab)

@@ -12,14 +12,14 @@ local function place(layout_name, cp, given)
         local ffi = require("clib").ffi
         local stream = cplab.stream.thd { lengths = p.lengths, real = p.real, tokens = p.given }
         local layout = cplab.layout[p.layout](stream, { cp = comm:size() })
-        local here, labels = require("cplab.tokens").place {
+        local here, rolled = require("cplab.tokens").place {
             stream = stream, layouts = { live = layout }, rank = comm:rank(), comm = comm._ptr,
             model = { vocab = 50 }, trace = false,
         }
         local list = {}
         for slot, position in ipairs(layout:positions(comm:rank())) do
             list[slot] = { position, ffi.cast("int32_t *", here.data)[slot - 1],
-                ffi.cast("int32_t *", labels.data)[slot - 1] }
+                ffi.cast("int32_t *", rolled[1].data)[slot - 1] }
         end
         return list
     end, { lengths = LENGTHS, real = REAL, layout = layout_name, given = given })
