@@ -115,6 +115,8 @@ typedef struct cpl_memory_stats {
     int64_t n_allocations;
 } cpl_memory_stats;
 CPL_API void cpl_memory(cpl_memory_stats *out);
+/* Bytes that the machine can still give; INT64_MAX where it does not tell. */
+CPL_API int64_t cpl_memory_available(void);
 CPL_API void cpl_memory_reset_peak(void);
 CPL_API void cpl_memory_fail_after(int64_t n);
 
@@ -139,6 +141,11 @@ CPL_API cpl_status cpl_stream_thd(const int64_t *cu_seqlens,
  * batch < 1). */
 CPL_API cpl_status cpl_stream_sbhd(int64_t seqlen, int64_t batch,
                                    cpl_stream **out);
+/* Local. The columns of an sbhd stream as a stream of `batch` sequences, one
+ * after the other, all real: column c of position p is its position
+ * c * seqlen + p. Only cpl_layout_columns lays it out. Errors: INVALID. */
+CPL_API cpl_status cpl_stream_columns(const cpl_stream *stream,
+                                      cpl_stream **out);
 CPL_API void cpl_stream_destroy(cpl_stream *stream);
 
 typedef struct cpl_sequence {
@@ -216,6 +223,15 @@ typedef struct cpl_layout_options {
 CPL_API cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
                                      const cpl_layout_options *options,
                                      cpl_layout **out);
+/*
+ * Local. The layout of the columns of an sbhd stream in which every rank holds,
+ * column after column, its rows of `layout` in their order; of the same kind
+ * and group. `columns` is what cpl_stream_columns made of that stream. Borrows
+ * both. Errors: MISMATCH.
+ */
+CPL_API cpl_status cpl_layout_columns(const cpl_layout *layout,
+                                      const cpl_stream *columns,
+                                      cpl_layout **out);
 CPL_API void cpl_layout_destroy(cpl_layout *layout);
 /* The names of all kinds, separated by spaces. */
 CPL_API const char *cpl_layout_kinds(void);
@@ -325,6 +341,16 @@ CPL_API cpl_status cpl_view_whole(const cpl_layout *layout, bool sliced,
  */
 CPL_API cpl_status cpl_view_onto(const cpl_layout *layout,
                                  const cpl_layout *target, cpl_view **out);
+/*
+ * Local. What a layer sees that tensor parallelism splits by heads or width:
+ * every group rank the rows that its CP rank holds in `target`, a layout of the
+ * same stream over the CP ranks alone (as many, tp 1), in that layout's slots.
+ * A route to it is the gather of the windows of each CP rank and the conversion
+ * to `target` in one exchange; its adjoint is the sum over the tp ranks, in
+ * rank order, scattered to the windows. Borrows both. Errors: MISMATCH, MEMORY.
+ */
+CPL_API cpl_status cpl_view_shard(const cpl_layout *layout,
+                                  const cpl_layout *target, cpl_view **out);
 CPL_API void cpl_view_destroy(cpl_view *view);
 
 CPL_API cpl_status cpl_view_n_local(const cpl_view *view, int rank,
@@ -444,6 +470,8 @@ CPL_API void cpl_trace_first_wrong(cpl_first_wrong *out);
  */
 typedef struct cpl_faults {
     int drop_handoff;   /* GDN: forget the state that comes in */
+    int cross_columns;  /* GDN: of the spans of a rank that go on, each takes
+                           the state of the next */
     int tile_heads;     /* headwise GDN: rank j gets key head j mod Hk instead
                            of the one that its value heads use */
     int first_slice;    /* headwise GDN: convolve with rank 0's weight */
@@ -479,6 +507,16 @@ CPL_API const char *cpl_world_message(const cpl_world *world);
 
 /* The group of one rank, with no world. It has no state and lives for ever. */
 CPL_API cpl_comm *cpl_comm_self(void);
+
+/*
+ * Local. The ranks `ranks` (increasing, this rank among them) of `of` as a
+ * group of their own, in which each counts from 0 in that order. Collectives
+ * are of its members; bytes and memory are carried by `of`, which must outlive
+ * it. No all-to-all. Errors: INVALID, MEMORY.
+ */
+CPL_API cpl_status cpl_comm_part(cpl_comm *of, const int *ranks, int n,
+                                 cpl_comm **out);
+CPL_API void cpl_comm_part_destroy(cpl_comm *part);
 
 CPL_API int cpl_comm_rank(const cpl_comm *comm);
 CPL_API int cpl_comm_size(const cpl_comm *comm);
@@ -606,6 +644,7 @@ typedef struct cpl_plan cpl_plan;
 CPL_API cpl_status cpl_plan_create(cpl_route *route, cpl_comm *comm,
                                    cpl_dtype dtype, int64_t width,
                                    const char *method, cpl_plan **out);
+/* Not between start and finish: other ranks still read what it holds. */
 CPL_API void cpl_plan_destroy(cpl_plan *plan);
 /* The name of the method; of "auto", that of the one it chose. */
 CPL_API const char *cpl_plan_method(const cpl_plan *plan);
@@ -641,7 +680,9 @@ CPL_API cpl_status cpl_plan_finish(cpl_plan *plan);
  * Collective. The adjoint: gradients of dst's rows travel back and are summed
  * into d_src in rank order, starting from 0 (rows that nobody saw become 0),
  * or added to what d_src holds with `accumulate`. May be in place as above
- * (then without accumulate). Finished by cpl_plan_finish.
+ * (then without accumulate). Without accumulate traces travel back between
+ * partitions, and from shards, where the copies of a row must be of the same
+ * position (else it becomes -1). Finished by cpl_plan_finish.
  */
 CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
                                           const cpl_tensor *d_dst,
@@ -660,6 +701,17 @@ typedef struct cpl_place cpl_place;
 CPL_API cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
                                     cpl_place **out);
 CPL_API void cpl_place_destroy(cpl_place *place);
+/*
+ * Local. Tensor parallelism: layers prepared from now on are the tp_rank-th of
+ * tp that split their heads or their width among them. Each holds all of its
+ * parameters, computes with its slice of them, and adds the gradients of its
+ * slice; y and dx are then one of tp partial sums (cpl_view_shard brings them
+ * together), and gradients of parameters are whole after a sum over all ranks.
+ * Of kv heads, or key heads, that are fewer than tp, several hold the same one.
+ * Errors: INVALID. Prepare refuses sizes that tp does not divide (INVALID) and
+ * layers that do not split (UNSUPPORTED).
+ */
+CPL_API cpl_status cpl_place_split(cpl_place *place, int tp_rank, int tp);
 /* Layers of one kind that are prepared from now on share what they keep from
  * forward to backward: a layer's backward must follow its own forward, with no
  * forward of another of the kind in between. For recomputation. */

@@ -47,6 +47,12 @@ CPL_API void cpli_free(void *block); /* = cpl_free */
 CPL_API cpl_status cpli_count_block(size_t bytes);
 CPL_API void cpli_uncount_blocks(int64_t blocks, int64_t bytes);
 
+/* Whether the machine has as much, whatever it promises. Errors: MEMORY. */
+CPL_API cpl_status cpli_ask_for(size_t bytes);
+/* Writes zeroes into memory that nobody has touched yet. Errors: MEMORY (it is
+ * not there, after all). */
+CPL_API cpl_status cpli_zero(void *memory, size_t bytes);
+
 /* Typed spelling: CPL_ALLOC(n, &array). */
 #define CPL_ALLOC(n, out) \
     cpli_alloc((size_t)(n), sizeof(**(out)), (void **)(out))

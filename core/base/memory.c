@@ -41,6 +41,7 @@ static cpl_status take(size_t n, size_t size, void **out)
     if (__builtin_mul_overflow(n, size, &bytes) ||
         bytes > SIZE_MAX / 2 - HEADER_BYTES)
         return cpli_fail(CPL_MEMORY, "memory: %zu items of %zu bytes", n, size);
+    CPL_TRY(cpli_ask_for(bytes));
     size_t rounded = (bytes + HEADER_BYTES + 63) / 64 * 64;
     char *block = allowed() ? aligned_alloc(64, rounded) : NULL;
     if (block == NULL)
@@ -73,8 +74,14 @@ static size_t bytes_of(const void *block)
 
 cpl_status cpli_alloc(size_t n, size_t size, void **out)
 {
-    CPL_TRY(take(n, size, out));
-    memset(*out, 0, n * size);
+    void *block = NULL;
+    CPL_TRY(take(n, size, &block));
+    cpl_status status = cpli_zero(block, n * size);
+    if (status != CPL_OK) {
+        cpli_free(block);
+        return status;
+    }
+    *out = block;
     return CPL_OK;
 }
 

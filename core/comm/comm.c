@@ -108,11 +108,11 @@ static cpl_status broadcast_some(cpl_comm *comm, void *data, size_t bytes,
     bool is_root = comm->rank == root;
     for (int rank = first; rank < end; rank++)
         if (is_root && rank != root)
-            pieces[transfer.n_sends++] =
-                (cpli_piece){.peer = rank, .bytes = (int64_t)bytes};
+            pieces[transfer.n_sends++] = (cpli_piece){
+                .peer = cpli_peer(comm, rank), .bytes = (int64_t)bytes};
     if (!is_root && comm->rank >= first && comm->rank < end)
-        pieces[transfer.n_receives++] =
-            (cpli_piece){.peer = root, .bytes = (int64_t)bytes};
+        pieces[transfer.n_receives++] = (cpli_piece){
+            .peer = cpli_peer(comm, root), .bytes = (int64_t)bytes};
     transfer.way = CPLI_MESSAGES;
     CPL_TRY(cpli_transfer_reserve(comm, &transfer));
     CPL_TRY(cpli_transfer_start(comm, &transfer));

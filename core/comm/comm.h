@@ -15,7 +15,7 @@
 #include "base.h"
 
 typedef struct cpli_piece {
-    int peer;
+    int peer;            /* a rank of the group that carries: cpli_comm_whole */
     int64_t offset;      /* bytes: in src for a send, in dst for a receive */
     int64_t peer_offset; /* bytes: in the peer's dst, or in its src; read by
                             PULL, and of own pieces */
@@ -88,7 +88,23 @@ struct cpl_comm {
     const cpli_comm_ops *ops;
     int rank;
     int size;
+    cpl_comm *whole;  /* of a part (part.c): of which group; else NULL */
+    const int *ranks; /* of a part: its members as the whole counts them */
 };
+
+/* The group that carries what `comm` moves, and that its memory comes from: of
+ * a part the whole, which outlives all that was made with the part. */
+static inline cpl_comm *cpli_comm_whole(cpl_comm *comm)
+{
+    return comm->whole != NULL ? comm->whole : comm;
+}
+
+/* A rank of `comm` as the carrying group counts it; keeps the order of ranks.
+ */
+static inline int cpli_peer(const cpl_comm *comm, int rank)
+{
+    return comm->whole != NULL ? comm->ranks[rank] : rank;
+}
 
 /* Exported for the driver programs of spec/c. */
 CPL_API cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out);

@@ -273,15 +273,23 @@ cpl_status cpli_group_wait(cpli_group *me, cpli_batch *batch)
 
 /* ---- failing ---- */
 
+/* What a peer says when it has taken its pieces: until then it may be in my
+ * memory. */
+static bool is_answer(const cpli_ticket *ticket)
+{
+    return ticket->is_receive && ticket->bytes == 0;
+}
+
 /* Whether messages of a batch are still under way. With `cancels`, receives
- * that nothing has matched are given up. */
+ * that nothing has matched are given up. Answers touch no memory. */
 static bool pending(cpli_batch *batch, bool cancels, bool receives_only)
 {
     bool is_pending = false;
     for (int64_t i = batch->n_done; i < batch->n; i++) {
         cpli_ticket *ticket = &batch->tickets[i];
         cpli_arrival arrival;
-        if (ticket->is_done || (receives_only && !ticket->is_receive))
+        if (ticket->is_done || is_answer(ticket) ||
+            (receives_only && !ticket->is_receive))
             continue;
         if (cancels && ticket->is_receive)
             cpli_wire_cancel(&ticket->request);
@@ -304,6 +312,32 @@ static bool any_pending(cpli_group *me, bool cancels, bool receives_only)
     return is_pending;
 }
 
+/* Whether I wait for answers of a batch. With `cancels` they are given up. */
+static bool lacks_answers(cpli_batch *batch, bool cancels)
+{
+    bool lacks = false;
+    for (int64_t i = batch->n_done; i < batch->n; i++) {
+        cpli_ticket *ticket = &batch->tickets[i];
+        cpli_arrival arrival;
+        if (ticket->is_done || !is_answer(ticket))
+            continue;
+        if (cancels)
+            cpli_wire_cancel(&ticket->request);
+        cpli_wire_test(&ticket->request, &ticket->is_done, &arrival);
+        lacks = lacks || !ticket->is_done;
+    }
+    return lacks;
+}
+
+static bool any_unanswered(cpli_group *me, bool cancels)
+{
+    bool is_unanswered = false;
+    for (int i = 0; i < CPLI_IN_FLIGHT; i++)
+        if (me->crossings[i].transfer != NULL)
+            is_unanswered |= lacks_answers(&me->crossings[i].batch, cancels);
+    return is_unanswered;
+}
+
 static bool all_out(const cpli_group *me)
 {
     for (int rank = 0; rank < me->comm.size; rank++)
@@ -323,10 +357,12 @@ void cpli_group_withdraw(cpli_group *me)
     while (any_pending(me, false, true) && cpl_clock() < end)
         cpli_pause(cpl_clock() - since);
     cpli_group_tell(me, CPLI_NEWS_OUT);
-    while (was_pending && !all_out(me) && cpl_clock() < end) {
+    while ((was_pending || any_unanswered(me, false)) && !all_out(me) &&
+           cpl_clock() < end) {
         cpli_group_listen(me);
         cpli_pause(cpl_clock() - since);
     }
+    any_unanswered(me, true);
 }
 
 cpl_status cpli_group_alive(cpli_group *me)

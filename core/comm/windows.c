@@ -103,20 +103,38 @@ static void *map(int file, size_t bytes)
     return base;
 }
 
-static bool add_segment(cpli_windows *windows, size_t block_bytes)
+/* The memory of a segment, touched where it is for one block alone. */
+static cpl_status take_segment(int file, size_t bytes, cpli_segment **out)
+{
+    void *base = ftruncate(file, (off_t)bytes) == 0 ? map(file, bytes) : NULL;
+    if (base == NULL)
+        return cpli_fail(CPL_MEMORY, "memory: no window of %zu bytes left",
+                         bytes);
+    cpl_status status = bytes > SEGMENT_BYTES ? cpli_zero(base, bytes) : CPL_OK;
+    if (status != CPL_OK) {
+        munmap(base, bytes);
+        return status;
+    }
+    *out = base;
+    return CPL_OK;
+}
+
+static cpl_status add_segment(cpli_windows *windows, size_t block_bytes)
 {
     size_t bytes = block_bytes + sizeof(cpli_segment) + PAGE_BYTES - 1;
     bytes = bytes / PAGE_BYTES * PAGE_BYTES;
     if (bytes < SEGMENT_BYTES)
         bytes = SEGMENT_BYTES;
+    CPL_TRY(cpli_ask_for(block_bytes));
     int file = memfd_create("cplab", MFD_CLOEXEC);
     if (file < 0)
-        return false;
-    cpli_segment *segment =
-        ftruncate(file, (off_t)bytes) == 0 ? map(file, bytes) : NULL;
-    if (segment == NULL) {
+        return cpli_fail(CPL_MEMORY, "memory: no window left: %s",
+                         strerror(errno));
+    cpli_segment *segment = NULL;
+    cpl_status status = take_segment(file, bytes, &segment);
+    if (status != CPL_OK) {
         close(file);
-        return false;
+        return status;
     }
     *segment =
         (cpli_segment){.next = windows->segments, .bytes = bytes, .file = file};
@@ -124,32 +142,45 @@ static bool add_segment(cpli_windows *windows, size_t block_bytes)
     cpli_span *span = (cpli_span *)(segment + 1);
     *span = (cpli_span){.bytes = bytes - sizeof *segment, .home = segment};
     put(windows, span);
-    return true;
+    return CPL_OK;
 }
 
 static const size_t LARGEST = SIZE_MAX / 4;
 
+/* A free span, of a new segment if need be. */
+static cpl_status find_or_add(cpli_windows *windows, size_t bytes,
+                              cpli_span **out)
+{
+    if (bytes >= LARGEST)
+        return cpli_fail(CPL_MEMORY, "memory: no window of %zu bytes left",
+                         bytes);
+    size_t whole =
+        (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + sizeof **out;
+    bool is_touched = false;
+    *out = find(windows, whole);
+    if (*out == NULL) {
+        CPL_TRY(add_segment(windows, whole));
+        *out = find(windows, whole);
+        is_touched = (*out)->home->bytes > SEGMENT_BYTES;
+    }
+    if (!is_touched)
+        memset(*out + 1, 0, bytes);
+    return CPL_OK;
+}
+
 cpl_status cpli_windows_alloc(cpli_windows *windows, size_t bytes, void **out)
 {
     CPL_TRY(cpli_count_block(bytes));
-    size_t whole = 0;
     cpli_span *span = NULL;
-    if (bytes < LARGEST) {
-        whole = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + sizeof *span;
-        span = find(windows, whole);
-    }
-    if (span == NULL && whole > 0 && add_segment(windows, whole))
-        span = find(windows, whole);
-    if (span == NULL) {
+    cpl_status status = find_or_add(windows, bytes, &span);
+    if (status != CPL_OK) {
         cpli_uncount_blocks(1, (int64_t)bytes);
-        return cpli_fail(CPL_MEMORY, "memory: no window of %zu bytes left",
-                         bytes);
+        return status;
     }
     span->taken = bytes;
     windows->live_blocks++;
     windows->live_bytes += (int64_t)bytes;
     *out = span + 1;
-    memset(*out, 0, bytes);
     return CPL_OK;
 }
 

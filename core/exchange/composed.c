@@ -61,8 +61,7 @@ static cpl_status check(const cpl_route *route)
 
 static cpli_way shortest_way(const cpli_task *task)
 {
-    return cpli_comm_offers(task->moves->comm, CPLI_PULL) ? CPLI_PULL
-                                                          : CPLI_MESSAGES;
+    return cpli_comm_offers(task->comm, CPLI_PULL) ? CPLI_PULL : CPLI_MESSAGES;
 }
 
 static int compare_pieces(const void *a, const void *b)
@@ -81,7 +80,7 @@ static cpl_status gather(const cpli_task *task, const end *from,
                           .dst = CPLI_OUTBOX,
                           .transfer = {.way = shortest_way(task)}};
     const cpl_layout *layout = from->layout;
-    int rank = cpl_comm_rank(task->moves->comm);
+    int rank = cpl_comm_rank(task->comm);
     int64_t mine = cpli_n_local(layout, rank) * task->row_bytes;
     cpli_pieces sends = {0};
     cpli_pieces receives = {0};
@@ -90,11 +89,12 @@ static cpl_status gather(const cpli_task *task, const end *from,
     for (int window = 0; window < layout->tp; window++) {
         int peer = group_rank(layout, from->cp_rank, window);
         int64_t bytes = cpli_n_local(layout, peer) * task->row_bytes;
+        cpli_piece piece = {.peer = cpli_peer(task->comm, peer), .bytes = mine};
         if (mine > 0)
-            sends.items[sends.n++] = (cpli_piece){.peer = peer, .bytes = mine};
+            sends.items[sends.n++] = piece;
         if (bytes > 0)
             receives.items[receives.n++] = (cpli_piece){
-                .peer = peer,
+                .peer = piece.peer,
                 .offset = rows_before(layout, from->cp_rank, window) *
                           task->row_bytes,
                 .bytes = bytes};
@@ -204,7 +204,7 @@ static cpl_status keep(const cpli_task *task, const end *to,
                        cpli_recipe *recipe)
 {
     int64_t before = rows_before(to->layout, to->cp_rank, to->window);
-    int64_t mine = cpli_n_local(to->layout, cpl_comm_rank(task->moves->comm));
+    int64_t mine = cpli_n_local(to->layout, cpl_comm_rank(task->comm));
     CPL_TRY(CPLI_LIST(task, 1, &recipe->unload.items));
     recipe->unload.n = mine > 0 ? 1 : 0;
     recipe->unload.items[0] =
@@ -217,7 +217,7 @@ static cpl_status keep(const cpli_task *task, const end *to,
 static cpl_status prepare(const cpli_task *task, cpli_recipe *recipe)
 {
     const cpli_ends *ends = cpli_route_ends(task->route);
-    int rank = cpl_comm_rank(task->moves->comm);
+    int rank = cpl_comm_rank(task->comm);
     end from = end_of(task->is_back ? ends->to : ends->from, rank);
     end to = end_of(task->is_back ? ends->from : ends->to, rank);
     recipe->in_turn = true;

@@ -113,7 +113,7 @@ enum { CPLI_MAX_LISTS = 48 };
 
 /* Everything that moves rows of one size, and what is in flight of it. */
 typedef struct cpli_moves {
-    cpl_comm *comm;
+    cpl_comm *comm; /* that carries: cpli_comm_whole of the plan's */
     cpli_recipe recipes[CPLI_N_MODES];
     void *lists[CPLI_MAX_LISTS]; /* owned; recipes share them */
     int n_lists;
@@ -133,6 +133,7 @@ void cpli_moves_destroy(cpli_moves *moves);
 /* One recipe to be made. */
 typedef struct cpli_task {
     cpli_moves *moves;    /* takes the lists */
+    const cpl_comm *comm; /* the plan's: whose ranks segments and route name */
     cpl_route *route;     /* NULL: plain segments */
     cpli_pieces sends;    /* of src, in peer order, own rows too; in place */
     cpli_pieces receives; /* without those that stay or swap */

@@ -121,14 +121,15 @@ static cpl_status fly(const cpl_plan *plan, cpli_moves *moves, const void *src,
 }
 
 static cpl_status take_off(cpl_plan *plan, const cpl_tensor *src,
-                           cpl_tensor *dst, bool add)
+                           cpl_tensor *dst)
 {
     double since = cpl_clock();
+    bool add = plan->is_adding;
     if (plan->is_traced)
         CPL_TRY(need_trace(dst));
     CPL_TRY(fly(plan, &plan->rows, src->data, dst->data, add));
     if (plan->is_traced)
-        CPL_TRY(fly(plan, &plan->trace, src->trace, dst->trace, false));
+        CPL_TRY(fly(plan, &plan->trace, src->trace, dst->trace, add));
     plan->target = dst;
     plan->is_flying = true;
     cpl_counters_here()->comm_seconds += cpl_clock() - since;
@@ -143,10 +144,10 @@ cpl_status cpl_plan_start(cpl_plan *plan, const cpl_tensor *src,
     CPL_TRY(check_mark(plan, src, source_side(plan, "src")));
     CPL_TRY(check_tensor(plan, dst, target_side(plan, "dst")));
     CPL_TRY(check_overlap(plan, src, dst));
-    plan->is_adjoint = false;
+    plan->is_adjoint = plan->is_adding = false;
     plan->is_accumulating = false;
     plan->is_traced = plan->has_marks && src->trace != NULL;
-    return take_off(plan, src, dst, false);
+    return take_off(plan, src, dst);
 }
 
 cpl_status cpl_plan_start_adjoint(cpl_plan *plan, const cpl_tensor *d_dst,
@@ -160,12 +161,15 @@ cpl_status cpl_plan_start_adjoint(cpl_plan *plan, const cpl_tensor *d_dst,
         CPL_TRY(check_mark(plan, d_src, source_side(plan, "d_src")));
     CPL_TRY(check_overlap(plan, d_dst, d_src));
     CPL_TRY(check_adding(plan, accumulate, d_dst, d_src));
-    bool add = accumulate || !plan->is_partition;
     plan->is_adjoint = true;
     plan->is_accumulating = accumulate;
-    /* Positions cannot be added: they travel where rows are only moved. */
-    plan->is_traced = plan->has_marks && !add && d_dst->trace != NULL;
-    return take_off(plan, d_dst, d_src, add);
+    plan->is_adding = accumulate || !plan->is_partition;
+    /* Positions travel where rows are only moved, or where as many copies of
+     * each are added, which the sum can be divided by. */
+    plan->is_traced = plan->has_marks && !accumulate &&
+                      (!plan->is_adding || plan->copies > 0) &&
+                      d_dst->trace != NULL;
+    return take_off(plan, d_dst, d_src);
 }
 
 /* ---- executing: finish ---- */
@@ -185,6 +189,18 @@ static void prepare_target(const cpl_plan *plan)
         fill(plan, target->data, cpli_plan_row_bytes(plan), 0);
     else if (!plan->is_partition && !plan->is_accumulating)
         memset(target->data, 0, cpl_tensor_bytes(target));
+    if (plan->is_traced && plan->is_adding)
+        memset(target->trace, 0,
+               (size_t)cpl_tensor_n_rows(target) * sizeof(int64_t));
+}
+
+/* Of sums of positions; -1 where the copies were not of one position. */
+static void divide_trace(const cpl_plan *plan, cpl_tensor *target)
+{
+    for (int64_t i = 0; i < cpl_tensor_n_rows(target); i++)
+        target->trace[i] = target->trace[i] % plan->copies == 0
+                               ? target->trace[i] / plan->copies
+                               : -1;
 }
 
 /* What the target holds now, and where it came from. */
@@ -198,6 +214,8 @@ static void mark_target(const cpl_plan *plan)
     if (plan->is_traced) {
         if (!plan->is_adjoint)
             fill(plan, target->trace, sizeof(int64_t), 0xff); /* -1: none */
+        if (plan->is_adding)
+            divide_trace(plan, target);
     } else {
         cpli_free(target->trace);
         target->trace = NULL;

@@ -120,7 +120,7 @@ cpl_status cpli_scale(const cpli_task *task, const cpl_segment *segments,
     out->n = n;
     for (int64_t i = 0; i < n; i++)
         out->items[i] =
-            (cpli_piece){.peer = segments[i].peer,
+            (cpli_piece){.peer = cpli_peer(task->comm, segments[i].peer),
                          .offset = segments[i].slot * bytes,
                          .peer_offset = segments[i].peer_slot * bytes,
                          .bytes = segments[i].length * bytes};
@@ -148,7 +148,8 @@ static cpl_status prepare(const cpl_plan *plan, cpli_task task, cpli_mode mode)
     recipe->is_large = task.is_large;
     CPL_TRY(plan->method->prepare(&task, recipe));
     for (int i = 0; i < recipe->n_legs; i++)
-        CPL_TRY(cpli_transfer_reserve(plan->comm, &recipe->legs[i].transfer));
+        CPL_TRY(
+            cpli_transfer_reserve(task.moves->comm, &recipe->legs[i].transfer));
     return CPL_OK;
 }
 
@@ -183,8 +184,9 @@ cpl_status cpli_moves_prepare(const cpl_plan *plan, cpl_route *route,
                               const cpl_route_part *part, cpli_row row,
                               cpli_moves *out)
 {
-    out->comm = plan->comm;
+    out->comm = cpli_comm_whole(plan->comm);
     cpli_task task = {.moves = out,
+                      .comm = plan->comm,
                       .route = route,
                       .dtype = row.dtype,
                       .row_bytes = row.bytes};

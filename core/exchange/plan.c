@@ -139,6 +139,7 @@ static cpl_status begin_from_route(cpl_route *route, cpl_comm *comm,
     plan->source_digest = cpl_route_source_digest(route);
     plan->target_digest = cpl_route_target_digest(route);
     plan->has_marks = true;
+    plan->copies = cpli_view_copies(cpli_route_ends(route)->view);
     CPL_TRY(cpli_split_create(part, &plan->split));
     if (plan->split.is_exact)
         cpli_split_decide(&plan->split, part, rank, true);
@@ -231,7 +232,7 @@ static cpl_status take_moves(cpl_plan *plan, cpl_route *route,
 {
     cpli_row row = {plan->dtype, cpli_plan_row_bytes(plan),
                     cpli_can_add(plan->dtype)};
-    cpli_row trace = {CPL_I64, sizeof(int64_t), false};
+    cpli_row trace = {CPL_I64, sizeof(int64_t), plan->copies > 0};
     CPL_TRY(cpli_moves_prepare(plan, route, part, row, &plan->rows));
     if (plan->has_marks)
         CPL_TRY(cpli_moves_prepare(plan, route, part, trace, &plan->trace));

@@ -43,6 +43,7 @@ struct cpl_plan {
     uint64_t source_digest, target_digest;
     bool has_marks;    /* made from a route: tensors are marked and traced */
     bool is_partition; /* on all ranks: nothing repeats, nothing is fill */
+    int64_t copies;    /* of every source row, that ranks see; 0: not alike */
     bool is_in_place;  /* on this rank */
     bool swaps_only;   /* on all ranks */
     cpli_traffic sent, sent_back;
@@ -53,6 +54,7 @@ struct cpl_plan {
     int64_t n_fills;
     /* the execution in flight */
     bool is_flying, is_traced, is_adjoint, is_accumulating;
+    bool is_adding; /* rows; and positions, which then come `copies` times */
     cpl_tensor *target;
 };
 

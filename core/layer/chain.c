@@ -305,6 +305,10 @@ cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
     }
     if (cpl_faults_here()->drop_handoff != 0)
         cpl_tensor_fill(chain->state_in, 0);
+    if (cpl_faults_here()->cross_columns != 0)
+        for (int64_t i = 0; i + 1 < chain->followers.n; i++)
+            copy_state(chain, chain->state_in, chain->followers.index[i + 1],
+                       chain->state_in, chain->followers.index[i]);
     return CPL_OK;
 }
 

@@ -13,9 +13,10 @@
  * experts, one below the other. */
 typedef struct cpli_ffn {
     int first_param;
-    int64_t width;
-    cpl_tensor *gate_up; /* [rows, 2F]: gate, up; kept */
-    cpl_tensor *act;     /* [rows, F]; kept */
+    int64_t full_width;   /* of the parameters */
+    int64_t first, width; /* the slice of it that this rank computes */
+    cpl_tensor *gate_up;  /* [rows, 2F]: gate, up; kept */
+    cpl_tensor *act;      /* [rows, F]; kept */
     cpl_tensor *d_gate_up, *d_act;
 } cpli_ffn;
 
@@ -24,10 +25,13 @@ typedef struct cpli_ffn {
 void cpli_ffn_params(cpl_layer *layer, cpli_ffn *ffn,
                      const char *const names[3], int64_t experts,
                      int64_t width);
-/* Takes its buffers, for n_rows rows. */
-cpl_status cpli_ffn_buffers(cpl_layer *layer, cpli_ffn *ffn, int64_t n_rows);
+/* Takes the rank's slice of the width, called `what`, and buffers for n_rows
+ * rows. */
+cpl_status cpli_ffn_prepare(cpl_layer *layer, cpli_ffn *ffn, const char *what,
+                            int64_t n_rows);
 
-/* Rows first .. first + n - 1 of x and y, by network `expert`. */
+/* Rows first .. first + n - 1 of x and y, by network `expert`; of a slice y and
+ * dx are partial sums. */
 void cpli_ffn_forward(const cpl_layer *layer, const cpli_ffn *ffn,
                       int64_t expert, int64_t first, int64_t n, const void *x,
                       void *y);

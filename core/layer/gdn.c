@@ -32,10 +32,37 @@ static const gdn_mode *mode_of(const gdn_layer *gdn)
     return is_alone ? &cpli_gdn_chunkwise : gdn->asked_mode;
 }
 
+/* Which heads are this rank's. */
+static cpl_status take_slice(gdn_layer *gdn)
+{
+    const cpl_gdn_config *c = &gdn->config;
+    cpli_share keys = {0}, values = {0};
+    CPL_TRY(
+        cpli_layer_share(&gdn->base, "value_heads", c->value_heads, &values));
+    CPL_TRY(
+        cpli_layer_share_used(&gdn->base, "key_heads", c->key_heads, &keys));
+    int64_t q = keys.n * c->key_dim;
+    int64_t v = values.n * c->value_dim;
+    int64_t q_at = keys.first * c->key_dim;
+    int64_t v_at = values.first * c->value_dim;
+    int64_t all = (int64_t)c->key_heads * c->key_dim;
+    gdn->key_heads = keys.n;
+    gdn->value_heads = values.n;
+    gdn->first_value_head = values.first;
+    gdn->q_width = q;
+    gdn->v_width = v;
+    gdn->conv_width = 2 * q + v;
+    gdn->slice[0] = (gdn_section){0, q_at, q, true};
+    gdn->slice[1] = (gdn_section){q, all + q_at, q, true};
+    gdn->slice[2] = (gdn_section){2 * q, 2 * all + v_at, v, true};
+    return CPL_OK;
+}
+
 static cpl_status prepare(cpl_layer *layer)
 {
     gdn_layer *gdn = (gdn_layer *)layer;
     int64_t n = layer->n_rows;
+    CPL_TRY(take_slice(gdn));
     int64_t v = gdn->v_width;
     const cpli_buffer buffers[] = {
         {&gdn->z, n, v, true},
@@ -61,12 +88,86 @@ static void release(cpl_layer *layer)
     gdn->mode = NULL;
 }
 
+/* ---- projections of the rank's heads ---- */
+
+static bool is_split(const gdn_layer *gdn)
+{
+    return gdn->base.place->tp > 1;
+}
+
+/* A slice of q, k, v is three blocks, all else is one. */
+static int n_blocks(const gdn_layer *gdn, int which)
+{
+    return which == GDN_QKV_PROJ && is_split(gdn) ? GDN_N_SECTIONS : 1;
+}
+
+/* Block i of a projection, and at which column of its rows it stands. */
+static cpli_block block_of(const gdn_layer *gdn, int which, int i,
+                           int64_t *column)
+{
+    cpli_block block = cpli_matrix(&gdn->base, which);
+    *column = 0;
+    if (!is_split(gdn))
+        return block;
+    if (which == GDN_QKV_PROJ) {
+        block.row = gdn->slice[i].all;
+        block.rows = gdn->slice[i].width;
+        *column = gdn->slice[i].own;
+        return block;
+    }
+    int64_t size = which == GDN_Z_PROJ ? gdn->config.value_dim : 1;
+    block.row = gdn->first_value_head * size;
+    block.rows = gdn->value_heads * size;
+    return block;
+}
+
+static int64_t width_of(const gdn_layer *gdn, int which)
+{
+    if (which == GDN_QKV_PROJ)
+        return gdn->conv_width;
+    return which == GDN_Z_PROJ ? gdn->v_width : gdn->value_heads;
+}
+
+void cpli_gdn_project(const gdn_layer *gdn, int which, const void *x, void *y)
+{
+    const cpl_layer *layer = &gdn->base;
+    for (int i = 0; i < n_blocks(gdn, which); i++) {
+        int64_t column;
+        cpli_block block = block_of(gdn, which, i, &column);
+        cpli_project_block(layer, block, layer->n_rows, x, layer->in_width,
+                           cpli_at(layer, y, column), width_of(gdn, which));
+    }
+}
+
+void cpli_gdn_project_backward(const gdn_layer *gdn, int which, const void *dy,
+                               void *dx, bool accumulate)
+{
+    const cpl_layer *layer = &gdn->base;
+    for (int i = 0; i < n_blocks(gdn, which); i++) {
+        int64_t column;
+        cpli_block block = block_of(gdn, which, i, &column);
+        cpli_project_block_backward(layer, block, layer->n_rows, layer->x->data,
+                                    layer->in_width, cpli_at(layer, dy, column),
+                                    width_of(gdn, which), dx, layer->in_width,
+                                    accumulate || i > 0);
+    }
+}
+
+/* What projects the rank's heads to the output: some columns. */
+static cpli_block out_block(const gdn_layer *gdn)
+{
+    cpli_block block = cpli_matrix(&gdn->base, GDN_OUT_PROJ);
+    block.column = gdn->first_value_head * gdn->config.value_dim;
+    block.columns = gdn->v_width;
+    return block;
+}
+
 /* ---- forward ---- */
 
 static void norm_and_project(const gdn_layer *gdn, void *y)
 {
     const cpl_layer *layer = &gdn->base;
-    int64_t heads = gdn->config.value_heads;
+    int64_t heads = gdn->value_heads;
     layer->kernels->gated_rms_norm(
         &(cpl_gated_rms_norm){.x = gdn->o->data,
                               .z = gdn->z->data,
@@ -77,8 +178,8 @@ static void norm_and_project(const gdn_layer *gdn, void *y)
                               .heads = heads,
                               .z_stride = gdn->v_width,
                               .eps = gdn->config.eps});
-    cpli_project(layer, GDN_OUT_PROJ, gdn->normed->data, gdn->v_width, y,
-                 layer->out_width);
+    cpli_project_block(layer, out_block(gdn), layer->n_rows, gdn->normed->data,
+                       gdn->v_width, y, layer->out_width);
 }
 
 static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
@@ -98,10 +199,10 @@ static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
 static void norm_backward(const gdn_layer *gdn, const void *dy)
 {
     const cpl_layer *layer = &gdn->base;
-    int64_t heads = gdn->config.value_heads;
-    cpli_project_backward(layer, GDN_OUT_PROJ, gdn->normed->data, gdn->v_width,
-                          dy, layer->out_width, gdn->d_normed->data,
-                          gdn->v_width, false);
+    int64_t heads = gdn->value_heads;
+    cpli_project_block_backward(
+        layer, out_block(gdn), layer->n_rows, gdn->normed->data, gdn->v_width,
+        dy, layer->out_width, gdn->d_normed->data, gdn->v_width, false);
     layer->kernels->gated_rms_norm_backward(&(cpl_gated_rms_norm_backward){
         .x = gdn->o->data,
         .z = gdn->z->data,
@@ -131,6 +232,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
 
 static const cpli_layer_ops ops = {
     .kind = "gdn",
+    .splits = true,
     .prepare = prepare,
     .forward = forward,
     .backward = backward,
@@ -158,21 +260,21 @@ static cpl_status check_config(const cpl_gdn_config *c)
     return CPL_OK;
 }
 
-static void declare_params(cpl_layer *layer, const gdn_layer *gdn)
+static void declare_params(cpl_layer *layer, const cpl_gdn_config *c)
 {
-    const cpl_gdn_config *c = &gdn->config;
     int64_t hidden = c->hidden;
     int64_t heads = c->value_heads;
-    cpli_layer_param(layer, "qkv_proj", CPLI_DRAW_NORMAL, gdn->conv_width,
-                     hidden);
-    cpli_layer_param(layer, "z_proj", CPLI_DRAW_NORMAL, gdn->v_width, hidden);
+    int64_t values = heads * c->value_dim;
+    int64_t channels = 2 * (int64_t)c->key_heads * c->key_dim + values;
+    cpli_layer_param(layer, "qkv_proj", CPLI_DRAW_NORMAL, channels, hidden);
+    cpli_layer_param(layer, "z_proj", CPLI_DRAW_NORMAL, values, hidden);
     cpli_layer_param(layer, "b_proj", CPLI_DRAW_NORMAL, heads, hidden);
     cpli_layer_param(layer, "a_proj", CPLI_DRAW_NORMAL, heads, hidden);
-    cpli_layer_param(layer, "conv", CPLI_DRAW_CONV, gdn->conv_width, c->conv);
+    cpli_layer_param(layer, "conv", CPLI_DRAW_CONV, channels, c->conv);
     cpli_layer_param(layer, "A_log", CPLI_DRAW_DECAY, heads, 0);
     cpli_layer_param(layer, "dt_bias", CPLI_DRAW_ONE, heads, 0);
     cpli_layer_param(layer, "norm", CPLI_DRAW_ONE, c->value_dim, 0);
-    cpli_layer_param(layer, "out_proj", CPLI_DRAW_NORMAL, hidden, gdn->v_width);
+    cpli_layer_param(layer, "out_proj", CPLI_DRAW_NORMAL, hidden, values);
 }
 
 cpl_status cpl_layer_gdn(const cpl_gdn_config *config, cpl_dtype dtype,
@@ -187,11 +289,8 @@ cpl_status cpl_layer_gdn(const cpl_gdn_config *config, cpl_dtype dtype,
     gdn->config = *config;
     gdn->config.cp_mode = mode->name; /* not the caller's text */
     gdn->asked_mode = mode;
-    gdn->q_width = (int64_t)config->key_heads * config->key_dim;
-    gdn->v_width = (int64_t)config->value_heads * config->value_dim;
-    gdn->conv_width = 2 * gdn->q_width + gdn->v_width;
     layer->in_width = layer->out_width = config->hidden;
-    declare_params(layer, gdn);
+    declare_params(layer, config);
     *out = layer;
     return CPL_OK;
 }

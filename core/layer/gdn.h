@@ -1,6 +1,9 @@
 /*
  * gdn.h: what the files of the Gated DeltaNet layer share.
  *
+ * Tensor parallelism gives a rank a slice of the heads, which it treats as if
+ * there were no others; its y is then a partial sum.
+ *
  * The layer has two parts. Projections and the gated norm act token by token,
  * on the rank's own rows and all heads (gdn.c). The core - convolution,
  * l2norm, gates, delta rule - looks back along its sequence (gdn_core.c) and
@@ -52,7 +55,7 @@ typedef struct gdn_mode {
 extern const gdn_mode cpli_gdn_chunkwise, cpli_gdn_headwise;
 
 /* Columns of q, k or v: `own` counts in the rows of a core, `all` in those of
- * all heads. */
+ * the layer's heads. */
 typedef struct gdn_section {
     int64_t own, all, width;
     bool is_first; /* no lower rank has the same columns */
@@ -85,8 +88,12 @@ struct gdn_layer {
     cpl_layer base;
     cpl_gdn_config config;
     const gdn_mode *asked_mode;
-    const gdn_mode *mode;                 /* since prepare */
-    int64_t q_width, v_width, conv_width; /* of all heads */
+    const gdn_mode *mode; /* since prepare */
+    /* The heads that this rank computes: all, or a slice of tensor parallelism,
+     * of which a mode may again cut the core's. */
+    int64_t key_heads, value_heads, first_value_head;
+    int64_t q_width, v_width, conv_width; /* of these */
+    gdn_section slice[GDN_N_SECTIONS]; /* their q, k, v among the parameter's */
     gdn_core core;
 
     cpl_tensor *qkv;               /* [n, conv_width] */
@@ -110,6 +117,14 @@ struct gdn_layer {
     cpl_gdn_state in, out;             /* and now; all NULL: none */
 };
 
+/* ---- gdn.c ---- */
+
+/* y = x W' for GDN_QKV_PROJ, _Z_PROJ, _B_PROJ or _A_PROJ, of the rank's heads;
+ * and back: see cpli_project_block_backward. */
+void cpli_gdn_project(const gdn_layer *gdn, int which, const void *x, void *y);
+void cpli_gdn_project_backward(const gdn_layer *gdn, int which, const void *dy,
+                               void *dx, bool accumulate);
+
 /* ---- gdn_core.c ---- */
 
 /* Takes the buffers of the core, but for those that a mode brings. */
@@ -117,6 +132,11 @@ cpl_status cpli_gdn_core_buffers(gdn_layer *gdn);
 /* From x, a, b and halo to o; from d_o to their gradients. */
 cpl_status cpli_gdn_core_forward(gdn_layer *gdn);
 cpl_status cpli_gdn_core_backward(gdn_layer *gdn);
+/* Copies the rows of the convolution's weight that `sections` name into
+ * core.weight, or adds core.d_weight to those of its gradient; nothing where
+ * the core has no weight of its own. */
+void cpli_gdn_take_weight(const gdn_layer *gdn, const gdn_section *sections);
+void cpli_gdn_give_weight(const gdn_layer *gdn, const gdn_section *sections);
 /* The parameters of the delta rule; without buffers only its sizes. */
 cpl_gdn cpli_gdn_rule(const gdn_layer *gdn);
 

@@ -31,8 +31,9 @@ static void take_core(gdn_layer *gdn)
     gdn->core = (gdn_core){.spans = place->spans,
                            .n_spans = place->n_spans,
                            .n_rows = place->n_rows,
-                           .key_heads = gdn->config.key_heads,
-                           .value_heads = gdn->config.value_heads,
+                           .key_heads = gdn->key_heads,
+                           .value_heads = gdn->value_heads,
+                           .first_value_head = gdn->first_value_head,
                            .q_width = q,
                            .v_width = gdn->v_width,
                            .conv_width = gdn->conv_width,
@@ -40,7 +41,7 @@ static void take_core(gdn_layer *gdn)
                                         {q, q, q, true},
                                         {2 * q, 2 * q, gdn->v_width, true}},
                            .x_stride = gdn->conv_width,
-                           .gate_stride = gdn->config.value_heads};
+                           .gate_stride = gdn->value_heads};
 }
 
 static void join_buffers(gdn_layer *gdn)
@@ -60,11 +61,26 @@ static void join_buffers(gdn_layer *gdn)
     core->d_state_out = gdn->chain.d_state_out;
 }
 
+/* A slice of the channels is not together in the parameter. */
+static cpl_status prepare_weight(gdn_layer *gdn)
+{
+    int64_t rows = gdn->conv_width;
+    int64_t width = gdn->config.conv;
+    const cpli_buffer buffers[] = {
+        {&gdn->core.weight, rows, width, true},
+        {&gdn->core.d_weight, rows, width, false},
+    };
+    if (gdn->base.place->tp == 1)
+        return CPL_OK;
+    return cpli_layer_buffers(&gdn->base, buffers,
+                              sizeof buffers / sizeof *buffers);
+}
+
 static cpl_status prepare(gdn_layer *gdn)
 {
     cpl_layer *layer = &gdn->base;
     int64_t n = layer->n_rows;
-    int64_t heads = gdn->config.value_heads;
+    int64_t heads = gdn->value_heads;
     int64_t conv = gdn->conv_width;
     int64_t v = gdn->v_width;
     int64_t n_halo;
@@ -86,6 +102,7 @@ static cpl_status prepare(gdn_layer *gdn)
     };
     CPL_TRY(
         cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));
+    CPL_TRY(prepare_weight(gdn));
     CPL_TRY(cpli_gdn_core_buffers(gdn));
     join_buffers(gdn);
     return CPL_OK;
@@ -103,23 +120,19 @@ static void release(gdn_layer *gdn)
 /* The halo travels while z, b and a are projected. */
 static cpl_status bring(gdn_layer *gdn, const cpl_tensor *x)
 {
-    cpl_layer *layer = &gdn->base;
-    int64_t hidden = layer->in_width;
-    int64_t heads = gdn->config.value_heads;
     cpl_plan *plan = gdn->halo_plan;
-    cpli_project(layer, GDN_QKV_PROJ, x->data, hidden, gdn->qkv->data,
-                 gdn->conv_width);
+    cpli_gdn_project(gdn, GDN_QKV_PROJ, x->data, gdn->qkv->data);
     CPL_TRY(cpl_tensor_mark_like(gdn->qkv, x));
     if (plan != NULL)
         CPL_TRY(cpl_plan_start(plan, gdn->qkv, gdn->core.halo));
-    cpli_project(layer, GDN_Z_PROJ, x->data, hidden, gdn->z->data,
-                 gdn->v_width);
-    cpli_project(layer, GDN_B_PROJ, x->data, hidden, gdn->b->data, heads);
-    cpli_project(layer, GDN_A_PROJ, x->data, hidden, gdn->a->data, heads);
+    cpli_gdn_project(gdn, GDN_Z_PROJ, x->data, gdn->z->data);
+    cpli_gdn_project(gdn, GDN_B_PROJ, x->data, gdn->b->data);
+    cpli_gdn_project(gdn, GDN_A_PROJ, x->data, gdn->a->data);
+    cpli_gdn_take_weight(gdn, gdn->core.sections);
     if (plan == NULL)
         return CPL_OK;
     CPL_TRY(cpl_plan_finish(plan));
-    return cpli_check_view(layer, gdn->core.halo, gdn->seen->view);
+    return cpli_check_view(&gdn->base, gdn->core.halo, gdn->seen->view);
 }
 
 static cpl_status enter(gdn_layer *gdn, const cpl_gdn *rule)
@@ -128,13 +141,21 @@ static cpl_status enter(gdn_layer *gdn, const cpl_gdn *rule)
 }
 
 /* o is where the core wrote it. */
-static cpl_status stay(gdn_layer *gdn)
+static cpl_status give(gdn_layer *gdn)
 {
     (void)gdn;
     return CPL_OK;
 }
 
 /* ---- backward ---- */
+
+/* So is d_o. */
+static cpl_status give_back(gdn_layer *gdn)
+{
+    if (gdn->core.d_weight != NULL)
+        cpl_tensor_fill(gdn->core.d_weight, 0);
+    return CPL_OK;
+}
 
 static cpl_status enter_back(gdn_layer *gdn, const cpl_gdn *rule)
 {
@@ -144,24 +165,17 @@ static cpl_status enter_back(gdn_layer *gdn, const cpl_gdn *rule)
 /* The gradient of the halo goes home while z, b and a are done. */
 static cpl_status bring_back(gdn_layer *gdn, void *dx)
 {
-    const cpl_layer *layer = &gdn->base;
-    int64_t hidden = layer->in_width;
-    int64_t heads = gdn->config.value_heads;
-    const void *x = layer->x->data;
     cpl_plan *plan = gdn->halo_plan;
     if (plan != NULL)
         CPL_TRY(
             cpl_plan_start_adjoint(plan, gdn->core.d_halo, gdn->d_qkv, true));
-    cpli_project_backward(layer, GDN_Z_PROJ, x, hidden, gdn->d_z->data,
-                          gdn->v_width, dx, hidden, false);
-    cpli_project_backward(layer, GDN_B_PROJ, x, hidden, gdn->d_b->data, heads,
-                          dx, hidden, true);
-    cpli_project_backward(layer, GDN_A_PROJ, x, hidden, gdn->d_a->data, heads,
-                          dx, hidden, true);
+    cpli_gdn_project_backward(gdn, GDN_Z_PROJ, gdn->d_z->data, dx, false);
+    cpli_gdn_project_backward(gdn, GDN_B_PROJ, gdn->d_b->data, dx, true);
+    cpli_gdn_project_backward(gdn, GDN_A_PROJ, gdn->d_a->data, dx, true);
+    cpli_gdn_give_weight(gdn, gdn->core.sections);
     if (plan != NULL)
         CPL_TRY(cpl_plan_finish(plan));
-    cpli_project_backward(layer, GDN_QKV_PROJ, x, hidden, gdn->d_qkv->data,
-                          gdn->conv_width, dx, hidden, true);
+    cpli_gdn_project_backward(gdn, GDN_QKV_PROJ, gdn->d_qkv->data, dx, true);
     return CPL_OK;
 }
 
@@ -171,8 +185,8 @@ const gdn_mode cpli_gdn_chunkwise = {
     .release = release,
     .bring = bring,
     .enter = enter,
-    .give = stay,
-    .give_back = stay,
+    .give = give,
+    .give_back = give_back,
     .enter_back = enter_back,
     .bring_back = bring_back,
 };

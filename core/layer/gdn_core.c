@@ -82,6 +82,42 @@ static void *conv_grad(const gdn_layer *gdn)
     return own != NULL ? own->data : cpli_grad(&gdn->base, GDN_CONV);
 }
 
+/* Of a section of the core, where its rows begin in a parameter of one row a
+ * channel: a section lies within the layer's q, k or v. */
+static int64_t channel_of(const gdn_layer *gdn, int i, const gdn_section *core)
+{
+    return core->all - gdn->slice[i].own + gdn->slice[i].all;
+}
+
+void cpli_gdn_take_weight(const gdn_layer *gdn, const gdn_section *sections)
+{
+    const cpl_layer *layer = &gdn->base;
+    int64_t conv = gdn->config.conv;
+    for (int i = 0; gdn->core.weight != NULL && i < GDN_N_SECTIONS; i++) {
+        const gdn_section *s = &sections[i];
+        memcpy(cpli_at(layer, gdn->core.weight->data, s->own * conv),
+               cpli_at(layer, cpli_weight(layer, GDN_CONV),
+                       channel_of(gdn, i, s) * conv),
+               (size_t)(s->width * conv) * cpl_dtype_bytes(layer->dtype));
+    }
+}
+
+void cpli_gdn_give_weight(const gdn_layer *gdn, const gdn_section *sections)
+{
+    const cpl_layer *layer = &gdn->base;
+    int64_t conv = gdn->config.conv;
+    for (int i = 0; gdn->core.weight != NULL && i < GDN_N_SECTIONS; i++) {
+        const gdn_section *s = &sections[i];
+        layer->kernels->axpby(&(cpl_axpby){
+            .x = cpli_at(layer, gdn->core.d_weight->data, s->own * conv),
+            .y = cpli_at(layer, cpli_grad(layer, GDN_CONV),
+                         channel_of(gdn, i, s) * conv),
+            .n = s->width * conv,
+            .alpha = 1,
+            .beta = 1});
+    }
+}
+
 /* A parameter of one number a value head, or its gradient. */
 static void *own_heads(const gdn_layer *gdn, const void *all)
 {

@@ -23,8 +23,8 @@ static int n_ranks(const gdn_layer *gdn)
 static cpl_status check_heads(const gdn_layer *gdn)
 {
     int ranks = n_ranks(gdn);
-    int key_heads = gdn->config.key_heads;
-    int value_heads = gdn->config.value_heads;
+    int key_heads = (int)gdn->key_heads;
+    int value_heads = (int)gdn->value_heads;
     if (value_heads % ranks != 0)
         return cpli_fail(CPL_INVALID,
                          "%s: headwise with %d value_heads, not a multiple of "
@@ -42,10 +42,10 @@ static cpl_status check_heads(const gdn_layer *gdn)
  * uses. */
 static int64_t key_head_of(const gdn_layer *gdn, int rank)
 {
-    int key_heads = gdn->config.key_heads;
+    int64_t key_heads = gdn->key_heads;
     if (cpl_faults_here()->tile_heads != 0)
         return rank % key_heads;
-    return (int64_t)rank * key_heads / n_ranks(gdn);
+    return rank * key_heads / n_ranks(gdn);
 }
 
 /* The columns that rank `rank` gets. */
@@ -56,8 +56,8 @@ static void make_sections(const gdn_layer *gdn, int rank, gdn_section *out)
     int64_t q = core->q_width;
     int64_t key_at = key_head_of(gdn, rank) * gdn->config.key_dim;
     int64_t value_at = rank * core->v_width;
-    bool is_first = gdn->config.key_heads >= ranks ||
-                    rank % (ranks / gdn->config.key_heads) == 0;
+    bool is_first =
+        gdn->key_heads >= ranks || rank % (ranks / gdn->key_heads) == 0;
     out[0] = (gdn_section){0, key_at, q, is_first};
     out[1] = (gdn_section){q, gdn->q_width + key_at, q, is_first};
     out[2] =
@@ -84,8 +84,8 @@ static cpl_status take_core(gdn_layer *gdn)
 {
     const cpl_place *place = gdn->base.place;
     int ranks = n_ranks(gdn);
-    int64_t key_heads = cpli_max(gdn->config.key_heads / ranks, 1);
-    int64_t value_heads = gdn->config.value_heads / ranks;
+    int64_t key_heads = cpli_max(gdn->key_heads / ranks, 1);
+    int64_t value_heads = gdn->value_heads / ranks;
     int64_t q = key_heads * gdn->config.key_dim;
     int64_t v = value_heads * gdn->config.value_dim;
     int64_t conv = 2 * q + v;
@@ -93,7 +93,7 @@ static cpl_status take_core(gdn_layer *gdn)
         .n_rows = cpl_stream_n_positions(cpl_layout_stream(place->layout)),
         .key_heads = key_heads,
         .value_heads = value_heads,
-        .first_value_head = place->rank * value_heads,
+        .first_value_head = gdn->first_value_head + place->rank * value_heads,
         .q_width = q,
         .v_width = v,
         .conv_width = conv,
@@ -152,7 +152,7 @@ static cpl_status prepare_buffers(gdn_layer *gdn)
     gdn_core *core = &gdn->core;
     int64_t n = layer->n_rows;
     int64_t n_slices = n * n_ranks(gdn);
-    int64_t heads = gdn->config.value_heads;
+    int64_t heads = gdn->value_heads;
     int64_t slice = core->x_stride;
     int64_t width = gdn->config.conv;
     const cpli_buffer buffers[] = {
@@ -317,26 +317,10 @@ static cpl_status check_slices(const gdn_layer *gdn, const cpl_tensor *slices)
 
 /* ---- the convolution's weight ---- */
 
-/* Copies the core's rows of the weight, or adds those of its gradient. */
-static void move_weight(const gdn_layer *gdn, bool back)
+static void weight_sections(const gdn_layer *gdn, gdn_section *out)
 {
-    const gdn_core *core = &gdn->core;
-    const cpl_layer *layer = &gdn->base;
-    gdn_section sections[GDN_N_SECTIONS];
-    make_sections(gdn,
-                  cpl_faults_here()->first_slice != 0 ? 0 : layer->place->rank,
-                  sections);
-    for (int i = 0; i < GDN_N_SECTIONS; i++) {
-        const gdn_section *s = &sections[i];
-        if (back)
-            move(gdn, s->width, gdn->config.conv,
-                 columns_of(gdn, core->d_weight, s->own, 0),
-                 columns_of(gdn, layer->grads[GDN_CONV], s->all, 0), true);
-        else
-            move(gdn, s->width, gdn->config.conv,
-                 columns_of(gdn, layer->weights[GDN_CONV], s->all, 0),
-                 columns_of(gdn, core->weight, s->own, 0), false);
-    }
+    bool is_first = cpl_faults_here()->first_slice != 0;
+    make_sections(gdn, is_first ? 0 : gdn->base.place->rank, out);
 }
 
 /* ---- forward ---- */
@@ -344,21 +328,18 @@ static void move_weight(const gdn_layer *gdn, bool back)
 /* The slices travel while z is projected. */
 static cpl_status bring(gdn_layer *gdn, const cpl_tensor *x)
 {
-    cpl_layer *layer = &gdn->base;
-    int64_t hidden = layer->in_width;
-    int64_t heads = gdn->config.value_heads;
-    cpli_project(layer, GDN_QKV_PROJ, x->data, hidden, gdn->qkv->data,
-                 gdn->conv_width);
-    cpli_project(layer, GDN_B_PROJ, x->data, hidden, gdn->b->data, heads);
-    cpli_project(layer, GDN_A_PROJ, x->data, hidden, gdn->a->data, heads);
+    gdn_section sections[GDN_N_SECTIONS];
+    weight_sections(gdn, sections);
+    cpli_gdn_project(gdn, GDN_QKV_PROJ, x->data, gdn->qkv->data);
+    cpli_gdn_project(gdn, GDN_B_PROJ, x->data, gdn->b->data);
+    cpli_gdn_project(gdn, GDN_A_PROJ, x->data, gdn->a->data);
     move_slices(gdn, false, gdn->qkv, gdn->b, gdn->a);
     CPL_TRY(mark_slices(gdn, gdn->slices));
     CPL_TRY(cpl_plan_start(gdn->in_plan, gdn->slices, gdn->inputs));
-    cpli_project(layer, GDN_Z_PROJ, x->data, hidden, gdn->z->data,
-                 gdn->v_width);
-    move_weight(gdn, false);
+    cpli_gdn_project(gdn, GDN_Z_PROJ, x->data, gdn->z->data);
+    cpli_gdn_take_weight(gdn, sections);
     CPL_TRY(cpl_plan_finish(gdn->in_plan));
-    return cpli_check_view(layer, gdn->inputs, gdn->whole->view);
+    return cpli_check_view(&gdn->base, gdn->inputs, gdn->whole->view);
 }
 
 /* Every sequence is here from its first token on. */
@@ -395,25 +376,19 @@ static cpl_status give_back(gdn_layer *gdn)
 /* The gradients of the slices go home while z is done. */
 static cpl_status bring_back(gdn_layer *gdn, void *dx)
 {
-    const cpl_layer *layer = &gdn->base;
-    int64_t hidden = layer->in_width;
-    int64_t heads = gdn->config.value_heads;
-    const void *x = layer->x->data;
+    gdn_section sections[GDN_N_SECTIONS];
+    weight_sections(gdn, sections);
     CPL_TRY(cpl_tensor_mark_like(gdn->d_inputs, gdn->inputs));
     CPL_TRY(cpl_plan_start_adjoint(gdn->in_plan, gdn->d_inputs, gdn->slices,
                                    false));
-    cpli_project_backward(layer, GDN_Z_PROJ, x, hidden, gdn->d_z->data,
-                          gdn->v_width, dx, hidden, false);
-    move_weight(gdn, true);
+    cpli_gdn_project_backward(gdn, GDN_Z_PROJ, gdn->d_z->data, dx, false);
+    cpli_gdn_give_weight(gdn, sections);
     CPL_TRY(cpl_plan_finish(gdn->in_plan));
     CPL_TRY(check_slices(gdn, gdn->slices));
     move_slices(gdn, true, gdn->d_qkv, gdn->d_b, gdn->d_a);
-    cpli_project_backward(layer, GDN_B_PROJ, x, hidden, gdn->d_b->data, heads,
-                          dx, hidden, true);
-    cpli_project_backward(layer, GDN_A_PROJ, x, hidden, gdn->d_a->data, heads,
-                          dx, hidden, true);
-    cpli_project_backward(layer, GDN_QKV_PROJ, x, hidden, gdn->d_qkv->data,
-                          gdn->conv_width, dx, hidden, true);
+    cpli_gdn_project_backward(gdn, GDN_B_PROJ, gdn->d_b->data, dx, true);
+    cpli_gdn_project_backward(gdn, GDN_A_PROJ, gdn->d_a->data, dx, true);
+    cpli_gdn_project_backward(gdn, GDN_QKV_PROJ, gdn->d_qkv->data, dx, true);
     return CPL_OK;
 }
 

@@ -66,6 +66,11 @@ static cpl_status check_state(const gdn_layer *gdn, const char *what,
 
 cpl_status cpli_gdn_check_states(const gdn_layer *gdn)
 {
+    if (cpli_gdn_has_states(gdn) && gdn->base.place->tp > 1)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "%s: states come in and go out with tp = 1 alone (got "
+                         "%d)",
+                         gdn->base.name, gdn->base.place->tp);
     CPL_TRY(check_state(gdn, "the state that comes in", &gdn->in));
     return check_state(gdn, "the state that goes out", &gdn->out);
 }

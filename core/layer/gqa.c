@@ -2,7 +2,9 @@
  * gqa.c: gated GQA attention as in Qwen3-Next and Qwen3.5 (transformers,
  * modeling_qwen3_next.py): per head a query and an output gate, RMSNorm of q
  * and k before partial RoPE, causal softmax, o * sigmoid(gate), projection.
- * How queries meet the keys of other ranks is the mode's: see gqa.h.
+ * How queries meet the keys of other ranks is the mode's: see gqa.h. Tensor
+ * parallelism gives a rank a slice of the heads; y is then a partial sum, and
+ * so is the gradient of a kv head that several ranks have.
  */
 #include "gqa.h"
 
@@ -14,7 +16,8 @@ typedef struct gqa_layer {
     cpl_layer base;
     cpl_gqa_config config;
     const gqa_mode *mode;
-    int64_t q_width, kv_width; /* heads * D, kv_heads * D */
+    cpli_share heads, kv_heads; /* that this rank computes */
+    int64_t q_width, kv_width;  /* heads * D, kv_heads * D, of these */
 
     cpli_core core;     /* q normed and rotated; kv: keys, values of own rows */
     int64_t *rotary;    /* positions inside the sequence, but for faults */
@@ -40,7 +43,7 @@ static cpl_status prepare_buffers(gqa_layer *gqa)
         {&core->kv, n, 2 * gqa->kv_width, true},
         {&core->o, n, gqa->q_width, true},
         {&gqa->gated, n, gqa->q_width, true},
-        {&core->lse, n, gqa->config.heads, true},
+        {&core->lse, n, gqa->heads.n, true},
         {&gqa->d_q_gate, n, 2 * gqa->q_width, false},
         {&core->d_q, n, gqa->q_width, false},
         {&gqa->d_k, n, gqa->kv_width, false},
@@ -51,13 +54,25 @@ static cpl_status prepare_buffers(gqa_layer *gqa)
     return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
 }
 
+static cpl_status take_heads(gqa_layer *gqa)
+{
+    const cpl_gqa_config *config = &gqa->config;
+    CPL_TRY(cpli_layer_share(&gqa->base, "heads", config->heads, &gqa->heads));
+    CPL_TRY(cpli_layer_share_used(&gqa->base, "kv_heads", config->kv_heads,
+                                  &gqa->kv_heads));
+    gqa->q_width = gqa->heads.n * config->head_dim;
+    gqa->kv_width = gqa->kv_heads.n * config->head_dim;
+    return CPL_OK;
+}
+
 static cpl_status prepare(cpl_layer *layer)
 {
     gqa_layer *gqa = (gqa_layer *)layer;
     const cpl_gqa_config *config = &gqa->config;
+    CPL_TRY(take_heads(gqa));
     gqa->core = (cpli_core){.layer = layer,
-                            .heads = config->heads,
-                            .kv_heads = config->kv_heads,
+                            .heads = gqa->heads.n,
+                            .kv_heads = gqa->kv_heads.n,
                             .key_dim = config->head_dim,
                             .value_dim = config->head_dim,
                             .window = config->window,
@@ -78,6 +93,43 @@ static void release(cpl_layer *layer)
     cpli_free(gqa->rotary);
     gqa->core.state = NULL;
     gqa->rotary = NULL;
+}
+
+/* ---- projections of the rank's heads ---- */
+
+static cpli_block rows_of(const gqa_layer *gqa, int param)
+{
+    cpli_block block = cpli_matrix(&gqa->base, param);
+    cpli_share heads = param == Q_PROJ ? gqa->heads : gqa->kv_heads;
+    int64_t size = (param == Q_PROJ ? 2 : 1) * (int64_t)gqa->config.head_dim;
+    block.row = heads.first * size;
+    block.rows = heads.n * size;
+    return block;
+}
+
+static cpli_block out_block(const gqa_layer *gqa)
+{
+    cpli_block block = cpli_matrix(&gqa->base, O_PROJ);
+    block.column = gqa->heads.first * gqa->config.head_dim;
+    block.columns = gqa->q_width;
+    return block;
+}
+
+static void project(const gqa_layer *gqa, int param, const void *x, void *y,
+                    int64_t ldy)
+{
+    const cpl_layer *layer = &gqa->base;
+    cpli_project_block(layer, rows_of(gqa, param), layer->n_rows, x,
+                       layer->in_width, y, ldy);
+}
+
+static void project_backward(const gqa_layer *gqa, int param, const void *dy,
+                             int64_t lddy, void *dx, bool accumulate)
+{
+    const cpl_layer *layer = &gqa->base;
+    cpli_project_block_backward(layer, rows_of(gqa, param), layer->n_rows,
+                                layer->x->data, layer->in_width, dy, lddy, dx,
+                                layer->in_width, accumulate);
 }
 
 /* ---- forward ---- */
@@ -117,22 +169,21 @@ static void rotate(const gqa_layer *gqa, int64_t heads, const void *x,
 static void make_qkv(gqa_layer *gqa, const void *x)
 {
     const cpl_layer *layer = &gqa->base;
-    int64_t hidden = layer->in_width;
     int64_t head_dim = gqa->config.head_dim;
     void *v = cpli_at(layer, gqa->core.kv->data, gqa->kv_width);
     for (int64_t i = 0; i < layer->n_rows; i++)
         gqa->rotary[i] =
             layer->place->positions[i] + cpl_faults_here()->rope_shift;
-    cpli_project(layer, Q_PROJ, x, hidden, gqa->q_gate->data, 2 * gqa->q_width);
-    cpli_project(layer, K_PROJ, x, hidden, gqa->k_raw->data, gqa->kv_width);
-    cpli_project(layer, V_PROJ, x, hidden, v, 2 * gqa->kv_width);
+    project(gqa, Q_PROJ, x, gqa->q_gate->data, 2 * gqa->q_width);
+    project(gqa, K_PROJ, x, gqa->k_raw->data, gqa->kv_width);
+    project(gqa, V_PROJ, x, v, 2 * gqa->kv_width);
     norm_heads(gqa, Q_NORM, gqa->q_gate->data, 2 * head_dim, gqa->core.q->data,
-               gqa->config.heads);
+               gqa->heads.n);
     norm_heads(gqa, K_NORM, gqa->k_raw->data, head_dim, gqa->k->data,
-               gqa->config.kv_heads);
-    rotate(gqa, gqa->config.heads, gqa->core.q->data, gqa->q_width,
+               gqa->kv_heads.n);
+    rotate(gqa, gqa->heads.n, gqa->core.q->data, gqa->q_width,
            gqa->core.q->data, gqa->q_width, false);
-    rotate(gqa, gqa->config.kv_heads, gqa->k->data, gqa->kv_width,
+    rotate(gqa, gqa->kv_heads.n, gqa->k->data, gqa->kv_width,
            gqa->core.kv->data, 2 * gqa->kv_width, false);
 }
 
@@ -148,12 +199,12 @@ static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
                             .gate = cpli_at(layer, gqa->q_gate->data, head_dim),
                             .y = gqa->gated->data,
                             .n_rows = layer->n_rows,
-                            .heads = gqa->config.heads,
+                            .heads = gqa->heads.n,
                             .width = head_dim,
                             .gate_stride = 2 * gqa->q_width,
                             .gate_head_stride = 2 * head_dim});
-    cpli_project(layer, O_PROJ, gqa->gated->data, gqa->q_width, y->data,
-                 layer->out_width);
+    cpli_project_block(layer, out_block(gqa), layer->n_rows, gqa->gated->data,
+                       gqa->q_width, y->data, layer->out_width);
     return CPL_OK;
 }
 
@@ -182,24 +233,21 @@ static void norm_heads_backward(const gqa_layer *gqa, int param, const void *x,
 static void qkv_backward(gqa_layer *gqa, void *dx)
 {
     const cpl_layer *layer = &gqa->base;
-    int64_t hidden = layer->in_width;
     int64_t head_dim = gqa->config.head_dim;
-    const void *x = layer->x->data;
-    rotate(gqa, gqa->config.heads, gqa->core.d_q->data, gqa->q_width,
+    rotate(gqa, gqa->heads.n, gqa->core.d_q->data, gqa->q_width,
            gqa->core.d_q->data, gqa->q_width, true);
-    rotate(gqa, gqa->config.kv_heads, gqa->core.d_kv->data, 2 * gqa->kv_width,
+    rotate(gqa, gqa->kv_heads.n, gqa->core.d_kv->data, 2 * gqa->kv_width,
            gqa->d_k->data, gqa->kv_width, true);
     norm_heads_backward(gqa, Q_NORM, gqa->q_gate->data, gqa->core.d_q->data,
-                        gqa->d_q_gate->data, 2 * head_dim, gqa->config.heads);
+                        gqa->d_q_gate->data, 2 * head_dim, gqa->heads.n);
     norm_heads_backward(gqa, K_NORM, gqa->k_raw->data, gqa->d_k->data,
-                        gqa->d_k->data, head_dim, gqa->config.kv_heads);
-    cpli_project_backward(layer, Q_PROJ, x, hidden, gqa->d_q_gate->data,
-                          2 * gqa->q_width, dx, hidden, false);
-    cpli_project_backward(layer, K_PROJ, x, hidden, gqa->d_k->data,
-                          gqa->kv_width, dx, hidden, true);
-    cpli_project_backward(layer, V_PROJ, x, hidden,
-                          cpli_at(layer, gqa->core.d_kv->data, gqa->kv_width),
-                          2 * gqa->kv_width, dx, hidden, true);
+                        gqa->d_k->data, head_dim, gqa->kv_heads.n);
+    project_backward(gqa, Q_PROJ, gqa->d_q_gate->data, 2 * gqa->q_width, dx,
+                     false);
+    project_backward(gqa, K_PROJ, gqa->d_k->data, gqa->kv_width, dx, true);
+    project_backward(gqa, V_PROJ,
+                     cpli_at(layer, gqa->core.d_kv->data, gqa->kv_width),
+                     2 * gqa->kv_width, dx, true);
 }
 
 static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
@@ -207,9 +255,9 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
 {
     gqa_layer *gqa = (gqa_layer *)layer;
     int64_t head_dim = gqa->config.head_dim;
-    cpli_project_backward(layer, O_PROJ, gqa->gated->data, gqa->q_width,
-                          dy->data, layer->out_width, gqa->d_gated->data,
-                          gqa->q_width, false);
+    cpli_project_block_backward(
+        layer, out_block(gqa), layer->n_rows, gqa->gated->data, gqa->q_width,
+        dy->data, layer->out_width, gqa->d_gated->data, gqa->q_width, false);
     layer->kernels->sigmoid_gate_backward(&(cpl_sigmoid_gate_backward){
         .x = gqa->core.o->data,
         .gate = cpli_at(layer, gqa->q_gate->data, head_dim),
@@ -217,7 +265,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
         .dx = gqa->core.d_o->data,
         .dgate = cpli_at(layer, gqa->d_q_gate->data, head_dim),
         .n_rows = layer->n_rows,
-        .heads = gqa->config.heads,
+        .heads = gqa->heads.n,
         .width = head_dim,
         .gate_stride = 2 * gqa->q_width,
         .gate_head_stride = 2 * head_dim});
@@ -228,6 +276,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
 
 static const cpli_layer_ops ops = {
     .kind = "gqa",
+    .splits = true,
     .prepare = prepare,
     .forward = forward,
     .backward = backward,
@@ -267,14 +316,13 @@ cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
     gqa->config = *config;
     gqa->config.cp_mode = mode->name; /* not the caller's text */
     gqa->mode = mode;
-    gqa->q_width = (int64_t)config->heads * config->head_dim;
-    gqa->kv_width = (int64_t)config->kv_heads * config->head_dim;
+    int64_t q_width = (int64_t)config->heads * config->head_dim;
+    int64_t kv_width = (int64_t)config->kv_heads * config->head_dim;
     layer->in_width = layer->out_width = hidden;
-    cpli_layer_param(layer, "q_proj", CPLI_DRAW_NORMAL, 2 * gqa->q_width,
-                     hidden);
-    cpli_layer_param(layer, "k_proj", CPLI_DRAW_NORMAL, gqa->kv_width, hidden);
-    cpli_layer_param(layer, "v_proj", CPLI_DRAW_NORMAL, gqa->kv_width, hidden);
-    cpli_layer_param(layer, "o_proj", CPLI_DRAW_NORMAL, hidden, gqa->q_width);
+    cpli_layer_param(layer, "q_proj", CPLI_DRAW_NORMAL, 2 * q_width, hidden);
+    cpli_layer_param(layer, "k_proj", CPLI_DRAW_NORMAL, kv_width, hidden);
+    cpli_layer_param(layer, "v_proj", CPLI_DRAW_NORMAL, kv_width, hidden);
+    cpli_layer_param(layer, "o_proj", CPLI_DRAW_NORMAL, hidden, q_width);
     cpli_layer_param(layer, "q_norm", CPLI_DRAW_ZERO, config->head_dim, 0);
     cpli_layer_param(layer, "k_norm", CPLI_DRAW_ZERO, config->head_dim, 0);
     *out = layer;

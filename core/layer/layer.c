@@ -65,54 +65,120 @@ cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
     return CPL_OK;
 }
 
+/* ---- slices ---- */
+
+cpl_status cpli_layer_share(const cpl_layer *layer, const char *what, int64_t n,
+                            cpli_share *out)
+{
+    const cpl_place *place = layer->place;
+    if (n % place->tp != 0)
+        return cpli_fail(CPL_INVALID,
+                         "%s: %s = %lld is not a multiple of tp = "
+                         "%d",
+                         layer->name, what, (long long)n, place->tp);
+    out->n = n / place->tp;
+    out->first = place->tp_rank * out->n;
+    return CPL_OK;
+}
+
+cpl_status cpli_layer_share_used(const cpl_layer *layer, const char *what,
+                                 int64_t n, cpli_share *out)
+{
+    const cpl_place *place = layer->place;
+    if (n % place->tp == 0)
+        return cpli_layer_share(layer, what, n, out);
+    if (place->tp % n != 0)
+        return cpli_fail(CPL_INVALID,
+                         "%s: %s = %lld is neither a multiple nor a divisor of "
+                         "tp = %d",
+                         layer->name, what, (long long)n, place->tp);
+    out->n = 1;
+    out->first = place->tp_rank * n / place->tp;
+    return CPL_OK;
+}
+
+/* ---- projections ---- */
+
+cpli_block cpli_matrix(const cpl_layer *layer, int param)
+{
+    const cpl_param_info *info = &layer->params[param];
+    return (cpli_block){
+        .param = param, .rows = info->shape[0], .columns = info->shape[1]};
+}
+
+/* Where the block begins in its parameter. */
+static int64_t offset_of(const cpl_layer *layer, const cpli_block *block)
+{
+    return block->row * layer->params[block->param].shape[1] + block->column;
+}
+
+void cpli_project_block(const cpl_layer *layer, cpli_block block, int64_t n,
+                        const void *x, int64_t ldx, void *y, int64_t ldy)
+{
+    layer->kernels->matmul(
+        &(cpl_matmul){.a = x,
+                      .b = cpli_at(layer, cpli_weight(layer, block.param),
+                                   offset_of(layer, &block)),
+                      .c = y,
+                      .m = n,
+                      .n = block.rows,
+                      .k = block.columns,
+                      .lda = ldx,
+                      .ldb = layer->params[block.param].shape[1],
+                      .ldc = ldy,
+                      .transpose_b = true,
+                      .alpha = 1});
+}
+
+void cpli_project_block_backward(const cpl_layer *layer, cpli_block block,
+                                 int64_t n, const void *x, int64_t ldx,
+                                 const void *dy, int64_t lddy, void *dx,
+                                 int64_t lddx, bool accumulate)
+{
+    int64_t offset = offset_of(layer, &block);
+    int64_t stride = layer->params[block.param].shape[1];
+    layer->kernels->matmul(&(cpl_matmul){
+        .a = dy,
+        .b = x,
+        .c = cpli_at(layer, cpli_grad(layer, block.param), offset),
+        .m = block.rows,
+        .n = block.columns,
+        .k = n,
+        .lda = lddy,
+        .ldb = ldx,
+        .ldc = stride,
+        .transpose_a = true,
+        .alpha = 1,
+        .beta = 1});
+    if (dx == NULL)
+        return;
+    layer->kernels->matmul(&(cpl_matmul){
+        .a = dy,
+        .b = cpli_at(layer, cpli_weight(layer, block.param), offset),
+        .c = dx,
+        .m = n,
+        .n = block.columns,
+        .k = block.rows,
+        .lda = lddy,
+        .ldb = stride,
+        .ldc = lddx,
+        .alpha = 1,
+        .beta = accumulate ? 1 : 0});
+}
+
 void cpli_project(const cpl_layer *layer, int i, const void *x, int64_t ldx,
                   void *y, int64_t ldy)
 {
-    const cpl_param_info *info = &layer->params[i];
-    layer->kernels->matmul(&(cpl_matmul){.a = x,
-                                         .b = cpli_weight(layer, i),
-                                         .c = y,
-                                         .m = layer->n_rows,
-                                         .n = info->shape[0],
-                                         .k = info->shape[1],
-                                         .lda = ldx,
-                                         .ldb = info->shape[1],
-                                         .ldc = ldy,
-                                         .transpose_b = true,
-                                         .alpha = 1});
+    cpli_project_block(layer, cpli_matrix(layer, i), layer->n_rows, x, ldx, y,
+                       ldy);
 }
 
 void cpli_project_backward(const cpl_layer *layer, int i, const void *x,
                            int64_t ldx, const void *dy, int64_t lddy, void *dx,
                            int64_t lddx, bool accumulate)
 {
-    int64_t out = layer->params[i].shape[0];
-    int64_t in = layer->params[i].shape[1];
-    layer->kernels->matmul(&(cpl_matmul){.a = dy,
-                                         .b = x,
-                                         .c = cpli_grad(layer, i),
-                                         .m = out,
-                                         .n = in,
-                                         .k = layer->n_rows,
-                                         .lda = lddy,
-                                         .ldb = ldx,
-                                         .ldc = in,
-                                         .transpose_a = true,
-                                         .alpha = 1,
-                                         .beta = 1});
-    if (dx == NULL)
-        return;
-    layer->kernels->matmul(&(cpl_matmul){.a = dy,
-                                         .b = cpli_weight(layer, i),
-                                         .c = dx,
-                                         .m = layer->n_rows,
-                                         .n = in,
-                                         .k = out,
-                                         .lda = lddy,
-                                         .ldb = in,
-                                         .ldc = lddx,
-                                         .alpha = 1,
-                                         .beta = accumulate ? 1 : 0});
+    cpli_project_block_backward(layer, cpli_matrix(layer, i), layer->n_rows, x,
+                                ldx, dy, lddy, dx, lddx, accumulate);
 }
 
 cpl_status cpli_check_view(const cpl_layer *layer, const cpl_tensor *tensor,
@@ -252,6 +318,11 @@ static cpl_status begin(cpl_layer *layer, const char *name, cpl_place *place)
 
 static cpl_status prepare(cpl_layer *layer)
 {
+    if (layer->place->tp > 1 && !layer->ops->splits)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "%s: %s layers do not split by tensor parallelism (tp "
+                         "= %d)",
+                         layer->name, layer->ops->kind, layer->place->tp);
     return layer->ops->prepare != NULL ? layer->ops->prepare(layer) : CPL_OK;
 }
 

@@ -26,6 +26,7 @@ typedef enum cpli_draw {
 
 typedef struct cpli_layer_ops {
     const char *kind;
+    bool splits; /* by tensor parallelism: see cpl_place_split */
     /* May be NULL. Ranks that fail leave it alike: what one alone can fail at
      * is agreed on before anything collective. */
     cpl_status (*prepare)(cpl_layer *layer);
@@ -80,11 +81,47 @@ typedef struct cpli_buffer {
 cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
                               size_t n);
 
-/* y (stride ldy) = x (stride ldx) W', W = parameter i, [out, in]. */
+/* ---- slices ---- */
+
+/* What this rank has of n alike things: all of them, but for tensor
+ * parallelism. */
+typedef struct cpli_share {
+    int64_t first, n;
+} cpli_share;
+
+/* Errors: INVALID (tp does not divide n; `what` names them). */
+cpl_status cpli_layer_share(const cpl_layer *layer, const char *what, int64_t n,
+                            cpli_share *out);
+/* The same for things of which several ranks may have the same one: those that
+ * the share of `users` things uses, evenly. Errors: INVALID (neither a multiple
+ * nor a divisor of tp). */
+cpl_status cpli_layer_share_used(const cpl_layer *layer, const char *what,
+                                 int64_t n, cpli_share *out);
+
+/* ---- projections ---- */
+
+/* Some rows and columns of a matrix parameter. */
+typedef struct cpli_block {
+    int param;
+    int64_t row, rows, column, columns;
+} cpli_block;
+
+/* All of them. */
+cpli_block cpli_matrix(const cpl_layer *layer, int param);
+
+/* n rows: y (stride ldy) = x (stride ldx) W', W = the block, [out, in]. */
+void cpli_project_block(const cpl_layer *layer, cpli_block block, int64_t n,
+                        const void *x, int64_t ldx, void *y, int64_t ldy);
+/* Of that: the gradient of W is added to, and dx = dy W, or with `accumulate`
+ * dx += dy W. dx may be NULL. */
+void cpli_project_block_backward(const cpl_layer *layer, cpli_block block,
+                                 int64_t n, const void *x, int64_t ldx,
+                                 const void *dy, int64_t lddy, void *dx,
+                                 int64_t lddx, bool accumulate);
+
+/* The same for all rows of the place and the whole of parameter i. */
 void cpli_project(const cpl_layer *layer, int i, const void *x, int64_t ldx,
                   void *y, int64_t ldy);
-/* Of cpli_project: the gradient of W is added to, and dx = dy W, or with
- * `accumulate` dx += dy W. dx may be NULL. */
 void cpli_project_backward(const cpl_layer *layer, int i, const void *x,
                            int64_t ldx, const void *dy, int64_t lddy, void *dx,
                            int64_t lddx, bool accumulate);

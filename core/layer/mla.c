@@ -19,6 +19,9 @@
  * Without a q_rank queries come straight from the rows, and with a rope_theta
  * of 0 nothing is rotated: both as in Kimi-Linear (arXiv 2510.26692).
  *
+ * Tensor parallelism splits the heads; every rank makes the latents of all, and
+ * gets the part of their gradients that its heads give.
+ *
  * RoPE pairs i with i + rope_dim / 2, as everywhere here.
  */
 #include <math.h>
@@ -35,7 +38,8 @@ typedef struct mla_layer {
     int64_t q_dim;     /* nope_dim + rope_dim: a head's query */
     int64_t up_dim;    /* nope_dim + value_dim: a head's rows of KV_UP */
     int64_t key_dim;   /* kv_rank + rope_dim */
-    int64_t q_width;   /* heads * q_dim */
+    cpli_share heads;  /* that this rank computes */
+    int64_t q_width;   /* of these: heads * q_dim */
     int64_t out_width; /* heads * value_dim */
 
     cpli_core core; /* one kv head; values are the first kv_rank of the keys */
@@ -55,8 +59,8 @@ static cpl_status prepare_buffers(mla_layer *mla)
     cpli_core *core = &mla->core;
     const cpl_mla_config *c = &mla->config;
     int64_t n = layer->n_rows;
-    int64_t keys = c->heads * mla->key_dim;
-    int64_t values = (int64_t)c->heads * c->kv_rank;
+    int64_t keys = mla->heads.n * mla->key_dim;
+    int64_t values = mla->heads.n * c->kv_rank;
     const cpli_buffer buffers[] = {
         {&mla->q_down, n, c->q_rank, true},
         {&mla->q_normed, n, c->q_rank, true},
@@ -66,7 +70,7 @@ static cpl_status prepare_buffers(mla_layer *mla)
         {&core->q, n, keys, true},
         {&core->kv, n, mla->key_dim, true},
         {&core->o, n, values, true},
-        {&core->lse, n, c->heads, true},
+        {&core->lse, n, mla->heads.n, true},
         {&mla->d_q_down, n, c->q_rank, false},
         {&mla->d_q_normed, n, c->q_rank, false},
         {&mla->d_q_up, n, mla->q_width, false},
@@ -83,8 +87,11 @@ static cpl_status prepare(cpl_layer *layer)
 {
     mla_layer *mla = (mla_layer *)layer;
     const cpl_mla_config *c = &mla->config;
+    CPL_TRY(cpli_layer_share(layer, "heads", c->heads, &mla->heads));
+    mla->q_width = mla->heads.n * mla->q_dim;
+    mla->out_width = mla->heads.n * c->value_dim;
     mla->core = (cpli_core){.layer = layer,
-                            .heads = c->heads,
+                            .heads = mla->heads.n,
                             .kv_heads = 1,
                             .key_dim = mla->key_dim,
                             .value_dim = c->kv_rank,
@@ -123,11 +130,12 @@ static part part_of(const mla_layer *mla, const cpl_tensor *rows, int64_t first)
                   cpl_tensor_width(rows)};
 }
 
-/* Rows h * up_dim .. of KV_UP: U_h [nope_dim, kv_rank], then V_h. */
+/* Of the rank's head h, rows of KV_UP: U_h [nope_dim, kv_rank], then V_h. */
 static part up_of(const mla_layer *mla, const void *param, int64_t head,
                   bool is_value)
 {
-    int64_t row = head * mla->up_dim + (is_value ? mla->config.nope_dim : 0);
+    int64_t row = (mla->heads.first + head) * mla->up_dim +
+                  (is_value ? mla->config.nope_dim : 0);
     return (part){cpli_at(&mla->base, param, row * mla->config.kv_rank),
                   mla->config.kv_rank};
 }
@@ -165,6 +173,23 @@ static void add_product(const mla_layer *mla, part x, int64_t depth, part dy,
                                             .transpose_a = true,
                                             .alpha = 1,
                                             .beta = 1});
+}
+
+/* The rank's heads in Q_UP and in O_PROJ. */
+static cpli_block query_block(const mla_layer *mla)
+{
+    cpli_block block = cpli_matrix(&mla->base, Q_UP);
+    block.row = mla->heads.first * mla->q_dim;
+    block.rows = mla->q_width;
+    return block;
+}
+
+static cpli_block out_block(const mla_layer *mla)
+{
+    cpli_block block = cpli_matrix(&mla->base, O_PROJ);
+    block.column = mla->heads.first * mla->config.value_dim;
+    block.columns = mla->out_width;
+    return block;
 }
 
 static void rotate(const mla_layer *mla, part x, part y, bool inverse)
@@ -256,9 +281,9 @@ static void make_queries(mla_layer *mla, const void *x)
     const void *up = cpli_weight(layer, KV_UP);
     part input = query_input(mla, x);
     make_query_latents(mla, x);
-    cpli_project(layer, Q_UP, input.data, input.stride, mla->q_up->data,
-                 mla->q_width);
-    for (int64_t h = 0; h < c->heads; h++) {
+    cpli_project_block(layer, query_block(mla), layer->n_rows, input.data,
+                       input.stride, mla->q_up->data, mla->q_width);
+    for (int64_t h = 0; h < mla->heads.n; h++) {
         int64_t from = h * mla->q_dim;
         int64_t to = h * mla->key_dim;
         multiply(mla, part_of(mla, mla->q_up, from), c->nope_dim,
@@ -273,7 +298,7 @@ static void expand_result(mla_layer *mla)
 {
     const cpl_mla_config *c = &mla->config;
     const void *up = cpli_weight(&mla->base, KV_UP);
-    for (int64_t h = 0; h < c->heads; h++)
+    for (int64_t h = 0; h < mla->heads.n; h++)
         multiply(mla, part_of(mla, mla->core.o, h * c->kv_rank), c->kv_rank,
                  up_of(mla, up, h, true), true,
                  part_of(mla, mla->out, h * c->value_dim), c->value_dim);
@@ -290,8 +315,8 @@ static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
     CPL_TRY(cpl_tensor_mark_like(mla->core.kv, x));
     CPL_TRY(mla->mode->forward(&mla->core));
     expand_result(mla);
-    cpli_project(layer, O_PROJ, mla->out->data, mla->out_width, y->data,
-                 layer->out_width);
+    cpli_project_block(layer, out_block(mla), layer->n_rows, mla->out->data,
+                       mla->out_width, y->data, layer->out_width);
     return CPL_OK;
 }
 
@@ -301,7 +326,7 @@ static void result_backward(mla_layer *mla)
 {
     const cpl_layer *layer = &mla->base;
     const cpl_mla_config *c = &mla->config;
-    for (int64_t h = 0; h < c->heads; h++) {
+    for (int64_t h = 0; h < mla->heads.n; h++) {
         part d_out = part_of(mla, mla->d_out, h * c->value_dim);
         part o = part_of(mla, mla->core.o, h * c->kv_rank);
         multiply(mla, d_out, c->value_dim,
@@ -330,7 +355,7 @@ static void queries_backward(mla_layer *mla, void *dx)
 {
     const cpl_layer *layer = &mla->base;
     const cpl_mla_config *c = &mla->config;
-    for (int64_t h = 0; h < c->heads; h++) {
+    for (int64_t h = 0; h < mla->heads.n; h++) {
         int64_t to = h * mla->q_dim;
         int64_t from = h * mla->key_dim;
         part d_latent = part_of(mla, mla->core.d_q, from);
@@ -344,9 +369,9 @@ static void queries_backward(mla_layer *mla, void *dx)
     }
     part input = query_input(mla, layer->x->data);
     void *d_input = c->q_rank > 0 ? mla->d_q_normed->data : dx;
-    cpli_project_backward(layer, Q_UP, input.data, input.stride,
-                          mla->d_q_up->data, mla->q_width, d_input,
-                          input.stride, false);
+    cpli_project_block_backward(layer, query_block(mla), layer->n_rows,
+                                input.data, input.stride, mla->d_q_up->data,
+                                mla->q_width, d_input, input.stride, false);
     query_latents_backward(mla, dx);
 }
 
@@ -369,9 +394,9 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
 {
     mla_layer *mla = (mla_layer *)layer;
     void *to = dx != NULL ? dx->data : NULL;
-    cpli_project_backward(layer, O_PROJ, mla->out->data, mla->out_width,
-                          dy->data, layer->out_width, mla->d_out->data,
-                          mla->out_width, false);
+    cpli_project_block_backward(
+        layer, out_block(mla), layer->n_rows, mla->out->data, mla->out_width,
+        dy->data, layer->out_width, mla->d_out->data, mla->out_width, false);
     result_backward(mla);
     CPL_TRY(mla->mode->backward(&mla->core));
     queries_backward(mla, to);
@@ -381,6 +406,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
 
 static const cpli_layer_ops ops = {
     .kind = "mla",
+    .splits = true,
     .prepare = prepare,
     .forward = forward,
     .backward = backward,
@@ -415,7 +441,7 @@ static void declare_params(mla_layer *mla)
 {
     cpl_layer *layer = &mla->base;
     const cpl_mla_config *c = &mla->config;
-    cpli_layer_param(layer, "q_up", CPLI_DRAW_NORMAL, mla->q_width,
+    cpli_layer_param(layer, "q_up", CPLI_DRAW_NORMAL, c->heads * mla->q_dim,
                      c->q_rank > 0 ? c->q_rank : c->hidden);
     cpli_layer_param(layer, "kv_down", CPLI_DRAW_NORMAL, mla->key_dim,
                      c->hidden);
@@ -423,7 +449,7 @@ static void declare_params(mla_layer *mla)
     cpli_layer_param(layer, "kv_up", CPLI_DRAW_NORMAL, c->heads * mla->up_dim,
                      c->kv_rank);
     cpli_layer_param(layer, "o_proj", CPLI_DRAW_NORMAL, c->hidden,
-                     mla->out_width);
+                     (int64_t)c->heads * c->value_dim);
     if (c->q_rank == 0)
         return;
     cpli_layer_param(layer, "q_down", CPLI_DRAW_NORMAL, c->q_rank, c->hidden);
@@ -445,8 +471,6 @@ cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,
     mla->q_dim = config->nope_dim + config->rope_dim;
     mla->up_dim = config->nope_dim + config->value_dim;
     mla->key_dim = config->kv_rank + config->rope_dim;
-    mla->q_width = config->heads * mla->q_dim;
-    mla->out_width = (int64_t)config->heads * config->value_dim;
     layer->in_width = layer->out_width = config->hidden;
     declare_params(mla);
     *out = layer;

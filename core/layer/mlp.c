@@ -8,7 +8,8 @@ typedef struct mlp_layer {
 
 static cpl_status prepare(cpl_layer *layer)
 {
-    return cpli_ffn_buffers(layer, &((mlp_layer *)layer)->ffn, layer->n_rows);
+    return cpli_ffn_prepare(layer, &((mlp_layer *)layer)->ffn, "width",
+                            layer->n_rows);
 }
 
 static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
@@ -29,6 +30,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
 
 static const cpli_layer_ops ops = {
     .kind = "mlp",
+    .splits = true,
     .prepare = prepare,
     .forward = forward,
     .backward = backward,

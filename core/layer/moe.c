@@ -6,6 +6,10 @@
  * load is balanced by a loss, the counts of the group. Rows are grouped by
  * expert, so each expert is three products over rows that stand together.
  * Padding is never routed and never counted; its rows give and get 0.
+ *
+ * Tensor parallelism splits the width of every expert. All else acts on y by
+ * products with what experts give, so a slice of it gives a partial sum, and a
+ * slice's part of every gradient, the router's too.
  */
 #include "ffn.h"
 
@@ -52,7 +56,7 @@ static cpl_status take_shared(moe_layer *moe)
         {&moe->d_shared, n, layer->in_width, false},
         {&moe->d_shared_gate, n, 1, false},
     };
-    CPL_TRY(cpli_ffn_buffers(layer, &moe->shared, n));
+    CPL_TRY(cpli_ffn_prepare(layer, &moe->shared, "shared_width", n));
     return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
 }
 
@@ -71,7 +75,7 @@ static cpl_status prepare(cpl_layer *layer)
         {&moe->d_out, slots, layer->in_width, false},
     };
     CPL_TRY(take_integers(moe));
-    CPL_TRY(cpli_ffn_buffers(layer, &moe->experts, slots));
+    CPL_TRY(cpli_ffn_prepare(layer, &moe->experts, "width", slots));
     if (has_shared(moe))
         CPL_TRY(take_shared(moe));
     return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
@@ -216,16 +220,18 @@ static void router_backward(moe_layer *moe, cpl_tensor *dx)
 {
     cpl_layer *layer = &moe->base;
     const cpl_moe_config *c = &moe->config;
-    layer->kernels->moe_route_backward(&(cpl_moe_route_backward){
-        .probs = moe->probs->data,
-        .dweights = moe->d_weights->data,
-        .dprobs = c->aux_coefficient > 0 ? moe->balance : NULL,
-        .chosen = moe->chosen,
-        .dlogits = moe->logits->data,
-        .n_rows = layer->n_rows,
-        .experts = c->experts,
-        .top_k = c->top_k,
-        .renormalise = c->renormalise});
+    /* Of the balance the first of those who split the layer speaks for all. */
+    bool has_balance = c->aux_coefficient > 0 && layer->place->tp_rank == 0;
+    layer->kernels->moe_route_backward(
+        &(cpl_moe_route_backward){.probs = moe->probs->data,
+                                  .dweights = moe->d_weights->data,
+                                  .dprobs = has_balance ? moe->balance : NULL,
+                                  .chosen = moe->chosen,
+                                  .dlogits = moe->logits->data,
+                                  .n_rows = layer->n_rows,
+                                  .experts = c->experts,
+                                  .top_k = c->top_k,
+                                  .renormalise = c->renormalise});
     cpli_project_backward(layer, moe->router, layer->x->data, layer->in_width,
                           moe->logits->data, c->experts, dx->data,
                           layer->in_width, true);
@@ -260,6 +266,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
 
 static const cpli_layer_ops ops = {
     .kind = "moe",
+    .splits = true,
     .prepare = prepare,
     .forward = forward,
     .backward = backward,

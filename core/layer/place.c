@@ -39,8 +39,10 @@ cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
     cpl_place *place;
     CPL_TRY(CPL_ALLOC(1, &place));
     place->comm = comm;
+    place->memory = cpli_comm_whole(comm);
     place->layout = layout;
     place->rank = cpl_comm_rank(comm);
+    place->tp = 1;
     cpl_status status = fill(place);
     if (status != CPL_OK) {
         cpl_place_destroy(place);
@@ -68,12 +70,21 @@ void cpl_place_destroy(cpl_place *place)
     forget(&place->whole);
     cpli_rings_destroy(place->rings);
     for (int64_t i = 0; i < place->n_scratch; i++)
-        cpli_comm_free(place->comm, place->scratch[i].block);
+        cpli_comm_free(place->memory, place->scratch[i].block);
     cpli_free(place->scratch);
     cpli_free(place->positions);
     cpl_free(place->links);
     cpl_free(place->spans);
     cpli_free(place);
+}
+
+cpl_status cpl_place_split(cpl_place *place, int tp_rank, int tp)
+{
+    if (tp_rank < 0 || tp_rank >= tp)
+        return cpli_fail(CPL_INVALID, "place: rank %d of tp = %d", tp_rank, tp);
+    place->tp_rank = tp_rank;
+    place->tp = tp;
+    return CPL_OK;
 }
 
 void cpl_place_share_kept(cpl_place *place)
@@ -195,7 +206,7 @@ cpl_status cpli_place_kept(cpl_place *place, cpli_alike owner, size_t bytes,
     cpli_scratch fresh = {.bytes = bytes, .owner = owner, .is_taken = true};
     CPL_TRY(cpli_realloc((void **)&place->scratch, (size_t)place->n_scratch + 1,
                          sizeof *place->scratch));
-    CPL_TRY(cpli_comm_alloc(place->comm, bytes, &fresh.block));
+    CPL_TRY(cpli_comm_alloc(place->memory, bytes, &fresh.block));
     place->scratch[place->n_scratch++] = fresh;
     *out = fresh.block;
     return CPL_OK;

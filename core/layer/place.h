@@ -39,8 +39,10 @@ typedef struct cpli_scratch {
 
 struct cpl_place {
     cpl_comm *comm;
+    cpl_comm *memory; /* whose the scratch is; outlives a part of a group */
     const cpl_layout *layout;
     int rank;
+    int tp_rank, tp; /* of those who split each layer; see cpl_place_split */
     int64_t n_rows;
     cpl_span *spans; /* the real ones */
     int64_t n_spans;

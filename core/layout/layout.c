@@ -100,6 +100,11 @@ cpl_status cpl_layout_create(const char *kind, const cpl_stream *stream,
         return cpli_fail(CPL_INVALID,
                          "layout: unknown kind \"%s\"; the kinds are: %s", kind,
                          cpl_layout_kinds());
+    if (stream->is_columns)
+        return cpli_fail(CPL_INVALID,
+                         "layout.%s: lay out the sbhd stream, and take the "
+                         "columns of that, not %s",
+                         kind, stream->text);
     if (options == NULL)
         options = &defaults;
     CPL_TRY(CPL_ALLOC(1, &layout));

@@ -19,6 +19,7 @@
 
 struct cpl_stream {
     bool is_sbhd;
+    bool is_columns; /* of an sbhd stream, as sequences */
     int64_t batch;
     int64_t n_sequences;
     int64_t *cu;   /* n_sequences + 1 padded boundaries */
@@ -39,6 +40,10 @@ typedef struct cpli_cursor {
     int64_t block_length;
     int64_t first_slot;
 } cpli_cursor;
+
+/* A stream of n columns, `length` positions each. */
+cpl_status cpli_stream_create_columns(int64_t length, int64_t n,
+                                      cpl_stream **out);
 
 /* The non-empty sequence that holds `position` (in range, asserted). */
 int64_t cpli_stream_find(const cpl_stream *stream, int64_t position,
@@ -128,13 +133,14 @@ struct cpl_layout {
     const cpl_stream *stream;
     int cp;
     int tp;
-    int64_t block;     /* striped: positions a block */
-    int *cp_order;     /* shard -> the CP rank that holds it */
-    int *order;        /* shard * tp + window -> group rank */
-    int *logical;      /* and back */
-    int64_t cp_local;  /* rows of a CP rank; closed forms only */
-    int64_t window;    /* rows of a rank; closed forms only */
-    cpli_table *table; /* NULL for closed forms */
+    int64_t block;               /* striped: positions a block */
+    int *cp_order;               /* shard -> the CP rank that holds it */
+    int *order;                  /* shard * tp + window -> group rank */
+    int *logical;                /* and back */
+    int64_t cp_local;            /* rows of a CP rank; closed forms only */
+    int64_t window;              /* rows of a rank; closed forms only */
+    cpli_table *table;           /* NULL for closed forms */
+    const cpl_layout *positions; /* of columns: where each column is; or NULL */
     uint64_t digest;
     char *text;
 };
@@ -156,6 +162,26 @@ enum { CPLI_MAX_ASSIGNED = 2048 };
 cpl_status cpli_check_rank(const cpl_layout *layout, int rank, const char *who);
 
 int64_t cpli_n_local(const cpl_layout *layout, int rank);
+
+/* To which CP rank a group rank belongs. */
+static inline int cpli_layout_cp_rank(const cpl_layout *layout, int rank)
+{
+    return layout->cp_order[layout->logical[rank] / layout->tp];
+}
+
+/* The holding that holds a position, or a slot of a rank, and as many of those
+ * that follow as are cheap to give: 1 .. max in all, which they return. As in
+ * cpli_kind, but in terms of group ranks. */
+int cpli_by_position(const cpl_layout *layout, int64_t position,
+                     cpli_cursor *at, cpli_holding *out, int max);
+int cpli_by_slot(const cpl_layout *layout, int rank, int64_t slot,
+                 cpli_cursor *at, cpli_holding *out, int max);
+
+/* The same of a layout of columns. */
+int cpli_columns_by_position(const cpl_layout *layout, int64_t position,
+                             cpli_cursor *at, cpli_holding *out, int max);
+int cpli_columns_by_slot(const cpl_layout *layout, int rank, int64_t slot,
+                         cpli_cursor *at, cpli_holding *out, int max);
 
 /* The holding, not always maximal, that holds a position or a slot; both in
  * range. Ranks are group ranks. */
@@ -244,13 +270,20 @@ typedef struct cpli_view_kind cpli_view_kind;
 struct cpl_view {
     const cpli_view_kind *kind;
     const cpl_layout *layout; /* of which it shows rows */
-    const cpl_layout *onto;   /* onto: whose slots the rows take; or NULL */
-    int64_t size;   /* halo: width; shift: k; keys: window, 0 for no limit */
+    const cpl_layout
+        *onto;    /* onto, shard: whose slots the rows take; or NULL */
+    int *viewers; /* shard: CP rank * tp + window -> who sees its rows; or NULL;
+                     owned */
+    int64_t size; /* halo: width; shift: k; keys: window, 0 for no limit */
     bool real_only; /* halo: only before spans of real tokens */
     bool is_sliced; /* whole: each rank sees its own slice of every row */
     uint64_t digest;
     char *text;
 };
+
+/* How many ranks see each position, if that is the same for all; else 0. Of no
+ * view 0. */
+int64_t cpli_view_copies(const cpl_view *view);
 
 /* The view's runs of one rank; the list is the caller's even on failure. */
 cpl_status cpli_view_list(const cpl_view *view, int rank, cpli_runs *out);

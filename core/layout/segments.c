@@ -20,6 +20,9 @@ typedef struct sink {
     cpl_segment *items; /* NULL: only count */
     cpl_segment *last;
     cpl_segment counted; /* the last one while counting; at first of no peer */
+    const int *viewers;  /* where the other layout names CP ranks: who sees the
+                            rows of CP rank i is at i * stride; or NULL */
+    int stride;
 } sink;
 
 static void start(sink *to, cpl_segment *items)
@@ -50,6 +53,11 @@ static inline void emit(sink *to, cpl_segment segment)
     *to->last = segment;
 }
 
+static inline int peer_of(const sink *to, int rank)
+{
+    return to->viewers == NULL ? rank : to->viewers[rank * to->stride];
+}
+
 /* ---- walks ---- */
 
 /* Cuts positions in consecutive slots into what each rank of the other layout
@@ -62,7 +70,7 @@ static void cut(cpli_lookup *other, const cpli_holding *mine, int64_t shift,
         const cpli_holding *there = cpli_lookup_find(other, p + shift);
         int64_t stop = cpli_min(end, there->start + there->length - shift);
         cpl_segment segment = {
-            .peer = there->rank,
+            .peer = peer_of(to, there->rank),
             .position = p,
             .slot = mine->slot + p - mine->start,
             .peer_slot = there->slot + p + shift - there->start,
@@ -215,6 +223,24 @@ static void walk_onto(const cpl_view *view, int rank, sink *to)
     }
 }
 
+/* ---- what a rank sends to those who see whole shards ---- */
+
+/* The same rows to each of the tp ranks of a CP rank. */
+static void walk_shards(const cpl_view *view, int rank, sink *to)
+{
+    int tp = view->layout->tp;
+    for (int window = 0; window < tp; window++) {
+        cpli_walk walk = cpli_walk_begin(view->layout, rank);
+        cpli_lookup lookup = {.layout = view->onto};
+        const cpli_holding *holding;
+        to->viewers = view->viewers + window;
+        to->stride = tp;
+        while ((holding = cpli_walk_holding(&walk)) != NULL)
+            cut(&lookup, holding, 0, to);
+    }
+    to->viewers = NULL;
+}
+
 /* ---- either side ---- */
 
 static cpl_status walk_side(const cpli_ends *ends, int rank, bool is_send,
@@ -225,6 +251,8 @@ static cpl_status walk_side(const cpli_ends *ends, int rank, bool is_send,
         walk_layout(ends->from, ends->to, rank, to);
     else if (ends->view == NULL)
         walk_layout(ends->to, ends->from, rank, to);
+    else if (is_send && ends->view->viewers != NULL)
+        walk_shards(ends->view, rank, to);
     else if (is_send && ends->view->onto != NULL)
         walk_onto(ends->view, rank, to);
     else if (is_send)

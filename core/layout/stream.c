@@ -44,7 +44,8 @@ static cpl_status check_real(const int64_t *cu, const int64_t *real, int64_t n)
 
 static uint64_t digest(const cpl_stream *stream)
 {
-    int64_t head[] = {stream->is_sbhd, stream->batch, stream->n_sequences};
+    int64_t format = stream->is_columns ? 2 : stream->is_sbhd;
+    int64_t head[] = {format, stream->batch, stream->n_sequences};
     size_t n = (size_t)stream->n_sequences;
     uint64_t hash = cpl_hash(0, head, sizeof head);
     hash = cpl_hash(hash, stream->cu, (n + 1) * sizeof *stream->cu);
@@ -59,10 +60,14 @@ static cpl_status describe(cpl_stream *stream)
         return cpli_text(&stream->text,
                          "sbhd of %" PRId64 " positions, batch %" PRId64,
                          n_positions, stream->batch);
+    const char *plural = n == 1 ? "" : "s";
+    if (stream->is_columns)
+        return cpli_text(&stream->text,
+                         "%" PRId64 " column%s of %" PRId64 " positions", n,
+                         plural, n_positions / n);
     int64_t n_real = 0;
     for (int64_t i = 0; i < n; i++)
         n_real += stream->real[i];
-    const char *plural = n == 1 ? "" : "s";
     if (n_real == n_positions)
         return cpli_text(&stream->text,
                          "thd of %" PRId64 " sequence%s, %" PRId64 " positions",
@@ -73,21 +78,21 @@ static cpl_status describe(cpl_stream *stream)
                      n, plural, n_positions, n_real);
 }
 
-/* `real` NULL: every token is real. The arguments are valid. */
-static cpl_status create(bool is_sbhd, int64_t batch, const int64_t *cu,
+/* Makes a stream of n sequences from what is valid; `real` NULL: every token is
+ * real. */
+static cpl_status create(cpl_stream format, const int64_t *cu,
                          const int64_t *real, int64_t n, cpl_stream **out)
 {
     cpl_status status;
     cpl_stream *stream;
     CPL_TRY(CPL_ALLOC(1, &stream));
+    *stream = format;
     CPL_TRY_GO(CPL_ALLOC(n + 1, &stream->cu), fail);
     CPL_TRY_GO(CPL_ALLOC(n, &stream->real), fail);
     memcpy(stream->cu, cu, (size_t)(n + 1) * sizeof *cu);
     const int64_t *lengths_of = real != NULL ? real : cu;
     for (int64_t i = 0; i < n; i++)
         stream->real[i] = lengths_of[i + 1] - lengths_of[i];
-    stream->is_sbhd = is_sbhd;
-    stream->batch = batch;
     stream->n_sequences = n;
     stream->digest = digest(stream);
     CPL_TRY_GO(describe(stream), fail);
@@ -110,7 +115,8 @@ cpl_status cpl_stream_thd(const int64_t *cu_seqlens,
     CPL_TRY(check_boundaries("cu_seqlens", cu_seqlens, n_sequences));
     if (cu_seqlens_real != NULL)
         CPL_TRY(check_real(cu_seqlens, cu_seqlens_real, n_sequences));
-    return create(false, 1, cu_seqlens, cu_seqlens_real, n_sequences, out);
+    return create((cpl_stream){.batch = 1}, cu_seqlens, cu_seqlens_real,
+                  n_sequences, out);
 }
 
 cpl_status cpl_stream_sbhd(int64_t seqlen, int64_t batch, cpl_stream **out)
@@ -125,7 +131,21 @@ cpl_status cpl_stream_sbhd(int64_t seqlen, int64_t batch, cpl_stream **out)
                          "stream.sbhd: batch must be >= 1 (got %" PRId64 ")",
                          batch);
     const int64_t cu[] = {0, seqlen};
-    return create(true, batch, cu, NULL, 1, out);
+    return create((cpl_stream){.is_sbhd = true, .batch = batch}, cu, NULL, 1,
+                  out);
+}
+
+cpl_status cpli_stream_create_columns(int64_t length, int64_t n,
+                                      cpl_stream **out)
+{
+    int64_t *cu;
+    CPL_TRY(CPL_ALLOC(n + 1, &cu));
+    for (int64_t i = 0; i <= n; i++)
+        cu[i] = i * length;
+    cpl_status status =
+        create((cpl_stream){.is_columns = true, .batch = 1}, cu, NULL, n, out);
+    cpli_free(cu);
+    return status;
 }
 
 void cpl_stream_destroy(cpl_stream *stream)

@@ -205,6 +205,24 @@ static const cpli_view_kind onto = {
     .list = list_onto,
 };
 
+/* ---- shard ---- */
+
+static cpl_status list_shard(const cpl_view *view, int rank, cpli_runs *out)
+{
+    cpli_walk walk =
+        cpli_walk_begin(view->onto, cpli_layout_cp_rank(view->layout, rank));
+    cpli_holding run;
+    while (cpli_walk_next(&walk, &run))
+        CPL_TRY(cpli_runs_push(out, run.start, run.length));
+    return CPL_OK;
+}
+
+/* Senders of this kind, too, find their viewers in closed form. */
+static const cpli_view_kind shard = {
+    .name = "shard",
+    .list = list_shard,
+};
+
 /* ---- views ---- */
 
 static uint64_t digest(const cpl_view *view)
@@ -224,7 +242,8 @@ static cpl_status describe(cpl_view *view)
     const char *text = cpl_layout_describe(view->layout);
     const char *name = view->kind->name;
     if (view->onto != NULL)
-        return cpli_text(&view->text, "onto %s, of %s",
+        return cpli_text(&view->text, "%s %s, of %s",
+                         view->viewers != NULL ? "shards of" : name,
                          cpl_layout_describe(view->onto), text);
     if (view->is_sliced)
         return cpli_text(&view->text, "%s of %s, sliced", name, text);
@@ -236,11 +255,15 @@ static cpl_status describe(cpl_view *view)
         view->kind == &halo && view->real_only ? " (real tokens)" : "", text);
 }
 
-/* Makes a view of what the given one says, on the heap. */
+/* Makes a view of what the given one says, on the heap; takes its viewers. */
 static cpl_status create(cpl_view given, cpl_view **out)
 {
     cpl_view *view;
-    CPL_TRY(CPL_ALLOC(1, &view));
+    cpl_status taken = CPL_ALLOC(1, &view);
+    if (taken != CPL_OK) {
+        cpli_free(given.viewers);
+        return taken;
+    }
     *view = given;
     view->digest = digest(view);
     cpl_status status = describe(view);
@@ -310,12 +333,45 @@ cpl_status cpl_view_onto(const cpl_layout *layout, const cpl_layout *target,
                   out);
 }
 
+cpl_status cpl_view_shard(const cpl_layout *layout, const cpl_layout *target,
+                          cpl_view **out)
+{
+    int *viewers;
+    int n_ranks = cpl_layout_n_ranks(layout);
+    if (layout->stream->digest != target->stream->digest)
+        return cpli_fail(CPL_MISMATCH,
+                         "view.shard: the streams differ: %s, and %s",
+                         layout->text, target->text);
+    if (layout->cp != target->cp || target->tp != 1)
+        return cpli_fail(CPL_MISMATCH,
+                         "view.shard: shards of %s, which must have cp %d, tp "
+                         "1, as there is one for each CP rank of %s",
+                         target->text, layout->cp, layout->text);
+    CPL_TRY(CPL_ALLOC(n_ranks, &viewers));
+    for (int logical = 0; logical < n_ranks; logical++) {
+        int rank = layout->order[logical];
+        int cp_rank = cpli_layout_cp_rank(layout, rank);
+        viewers[cp_rank * layout->tp + logical % layout->tp] = rank;
+    }
+    return create((cpl_view){.kind = &shard,
+                             .layout = layout,
+                             .onto = target,
+                             .viewers = viewers},
+                  out);
+}
+
 void cpl_view_destroy(cpl_view *view)
 {
     if (view == NULL)
         return;
+    cpli_free(view->viewers);
     cpli_free(view->text);
     cpli_free(view);
+}
+
+int64_t cpli_view_copies(const cpl_view *view)
+{
+    return view != NULL && view->viewers != NULL ? view->layout->tp : 0;
 }
 
 cpl_status cpli_view_list(const cpl_view *view, int rank, cpli_runs *out)

@@ -62,11 +62,12 @@ static void clip(const cpl_layout *layout, int64_t slot, cpli_holding *holding)
     holding->length = high - low;
 }
 
-/* The holding of a position and up to max - 1 that follow. */
-static int fetch_by_position(const cpl_layout *layout, int64_t position,
-                             cpli_cursor *at, cpli_holding *out, int max)
+int cpli_by_position(const cpl_layout *layout, int64_t position,
+                     cpli_cursor *at, cpli_holding *out, int max)
 {
     const cpli_table *table = layout->table;
+    if (layout->positions != NULL)
+        return cpli_columns_by_position(layout, position, at, out, max);
     if (table != NULL)
         return table_list(table->by_position, 0, table->n_holdings, false,
                           position, at, out, max);
@@ -83,11 +84,12 @@ static int fetch_by_position(const cpl_layout *layout, int64_t position,
     return n;
 }
 
-/* The holding of a slot and up to max - 1 that follow on the rank. */
-static int fetch_by_slot(const cpl_layout *layout, int rank, int64_t slot,
-                         cpli_cursor *at, cpli_holding *out, int max)
+int cpli_by_slot(const cpl_layout *layout, int rank, int64_t slot,
+                 cpli_cursor *at, cpli_holding *out, int max)
 {
     const cpli_table *table = layout->table;
+    if (layout->positions != NULL)
+        return cpli_columns_by_slot(layout, rank, slot, at, out, max);
     if (table != NULL)
         return table_list(table->by_slot, table->first[rank],
                           table->first[rank + 1], true, slot, at, out, max);
@@ -107,13 +109,13 @@ static int fetch_by_slot(const cpl_layout *layout, int rank, int64_t slot,
 void cpli_at_position(const cpl_layout *layout, int64_t position,
                       cpli_cursor *at, cpli_holding *out)
 {
-    fetch_by_position(layout, position, at, out, 1);
+    cpli_by_position(layout, position, at, out, 1);
 }
 
 void cpli_at_slot(const cpl_layout *layout, int rank, int64_t slot,
                   cpli_cursor *at, cpli_holding *out)
 {
-    fetch_by_slot(layout, rank, slot, at, out, 1);
+    cpli_by_slot(layout, rank, slot, at, out, 1);
 }
 
 cpli_holding cpli_stretch(const cpl_layout *layout, int64_t position,
@@ -140,6 +142,9 @@ cpli_holding cpli_stretch(const cpl_layout *layout, int64_t position,
 int64_t cpli_n_local(const cpl_layout *layout, int rank)
 {
     const cpli_table *table = layout->table;
+    if (layout->positions != NULL)
+        return layout->stream->n_sequences *
+               cpli_n_local(layout->positions, rank);
     if (table == NULL)
         return layout->window;
     int64_t end = table->first[rank + 1];
@@ -166,8 +171,8 @@ bool cpli_walk_fetch(cpli_walk *walk)
 {
     if (walk->slot >= walk->n_local)
         return false;
-    walk->n = fetch_by_slot(walk->layout, walk->rank, walk->slot, &walk->at,
-                            walk->ahead, CPLI_AHEAD);
+    walk->n = cpli_by_slot(walk->layout, walk->rank, walk->slot, &walk->at,
+                           walk->ahead, CPLI_AHEAD);
     walk->next = 0;
     const cpli_holding *last = &walk->ahead[walk->n - 1];
     walk->slot = last->slot + last->length;
@@ -201,8 +206,8 @@ const cpli_holding *cpli_lookup_fetch(cpli_lookup *lookup, int64_t position)
         if (position == last->start + last->length)
             max = CPLI_AHEAD;
     }
-    lookup->n = fetch_by_position(lookup->layout, position, &lookup->at,
-                                  lookup->ahead, max);
+    lookup->n = cpli_by_position(lookup->layout, position, &lookup->at,
+                                 lookup->ahead, max);
     lookup->next = 0;
     return lookup->ahead;
 }

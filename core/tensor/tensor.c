@@ -51,7 +51,7 @@ cpl_status cpl_tensor_create(cpl_dtype dtype, int n_dims, const int64_t *shape,
         cpli_free(tensor);
         return status;
     }
-    tensor->comm = comm;
+    tensor->comm = comm != NULL ? cpli_comm_whole(comm) : NULL;
     tensor->data = tensor->block;
     *out = tensor;
     return CPL_OK;

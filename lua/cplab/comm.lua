@@ -48,6 +48,17 @@ function Comm:transport()
     return ffi.string(C.cpl_comm_transport(self._ptr))
 end
 
+--- Local. Some of the ranks as a group of their own, this one among them.
+-- @tparam {number,...} ranks increasing
+-- @treturn Comm whose ranks count from 0 in that order
+function Comm:part(ranks)
+    local list = ffi.new("int[?]", #ranks, ranks)
+    local part = M.wrap(clib.create("cpl_comm", C.cpl_comm_part_destroy, 2, C.cpl_comm_part,
+        self._ptr, list, #ranks))
+    part._whole = self
+    return part
+end
+
 --- Collective. Returns when all ranks have come.
 -- @raise another rank failed, or a deadline passed
 function Comm:barrier()

@@ -1,46 +1,83 @@
---- A conversion: hidden states go to the layout where a mixer runs, and back.
--- One route serves both directions, and both passes: the gradient of going there is coming
--- back. Where the route only swaps rows between pairs of ranks (mirror) it works in place and
--- rows that stay are not touched.
+--- A conversion: hidden states go to where a layer runs, and back.
+-- Without tensor parallelism that is another layout. One route serves both directions, and both
+-- passes: the gradient of going there is coming back. Where the route only swaps rows between pairs
+-- of ranks (mirror) it works in place and rows that stay are not touched.
+--
+-- With tensor parallelism the rows of the model are the windows of each rank, and every layer that
+-- is split sees the whole shard of its CP rank and gives one of tp partial sums. Going there is
+-- then a *gather*, coming back a sum that is scattered to the windows: the adjoint of the same
+-- exchange, in both passes. Where the layer runs in another layout, the conversion is fused with
+-- it; with the method "composed" it is a step of its own, between CP ranks of the same tp rank.
 -- @classmod cplab.conversion
 local clib = require "clib"
 local log = require "cplab.log"
 local route = require "cplab.route"
+local view = require "cplab.view"
 local C = clib.C
 
-local Conversion = {}
-Conversion.__index = Conversion
+local Exchange = {}
+Exchange.__index = Exchange
 
 local M = {}
 
 local function make_plan(self, r)
-    return clib.create("cpl_plan", C.cpl_plan_destroy, 2, C.cpl_plan_create, r._ptr,
-        self.stack.comm, clib.dtypes[self.stack.dtype], self.stack.model.hidden,
-        self.stack.model.exchange.method)
+    local method = self.stack.model.exchange.method
+    return clib.create("cpl_plan", C.cpl_plan_destroy, 2, C.cpl_plan_create, r._ptr, self.comm,
+        clib.dtypes[self.stack.dtype], self.stack.model.hidden,
+        self.stack.tp > 1 and method == "composed" and "auto" or method)
 end
 
-local function build(self)
-    self.route = route(self.live, self.there)
+-- ---- between two partitions --------------------------------------------------------
+
+local between = {}
+
+function between.build(self)
+    self.route = route(self.from, self.there)
     self.inverse = self.route:inverse()
     self.plan_to = make_plan(self, self.route)
     self.plan_back = make_plan(self, self.inverse)
-    self.in_place = C.cpl_plan_swaps(self.plan_to) and C.cpl_plan_swaps(self.plan_back)
+    self.in_place = not self.stack.lazy and C.cpl_plan_swaps(self.plan_to)
+        and C.cpl_plan_swaps(self.plan_back)
 end
 
---- Collective. Between the layout where the model lives and the one where a mixer runs.
-function M.new(stack, live, there)
+function between.start_back(self, src, dst)
+    clib.check(C.cpl_plan_start(self.plan_back, src, dst), 3)
+end
+
+-- ---- from windows to shards --------------------------------------------------------
+
+local to_shards = {}
+
+-- As many rows and messages come back as go.
+function to_shards.build(self)
+    self.view = view.shard(self.from, self.there)
+    self.route = route(self.from, self.view)
+    self.plan_to = make_plan(self, self.route)
+    self.plan_back = self.plan_to
+end
+
+function to_shards.start_back(self, src, dst)
+    clib.check(C.cpl_plan_start_adjoint(self.plan_back, src, dst, false), 3)
+end
+
+-- ---- one exchange ------------------------------------------------------------------
+
+-- Collective. `kind` is between or to_shards; with is_gather it changes no layout.
+local function new_exchange(stack, kind, comm, from, there, is_gather)
     local self = setmetatable({
-        stack = stack, live = live, there = there, in_place = false,
-    }, Conversion)
+        stack = stack, kind = kind, comm = comm, from = from, there = there,
+        is_gather = is_gather, in_place = false,
+    }, Exchange)
     self:reset()
     if not stack.lazy then
-        build(self)
+        kind.build(self)
     end
+    stack.conversions[#stack.conversions + 1] = self
     return self
 end
 
 --- Forgets what was counted.
-function Conversion:reset()
+function Exchange:reset()
     self.count = { fwd = 0, bwd = 0 }
     self.bytes = { fwd = 0, bwd = 0 }
     self.messages = { fwd = 0, bwd = 0 }
@@ -55,17 +92,20 @@ local function need_plans(self)
         return
     end
     log.once("lazy", "routes are built inside steps, because the model says routes = \"lazy\"")
-    build(self)
-    self.in_place = false
+    self.kind.build(self)
     self.built_in_step = self.built_in_step + 1
 end
 
-local function run(self, which, src, dst, pass)
+local function run(self, back, src, dst, pass)
     local counters = C.cpl_counters_here()
     local before, comm_before = C.cpl_clock(), counters.comm_seconds
     need_plans(self)
-    local plan = self[which]
-    clib.check(C.cpl_plan_start(plan, src, dst), 2)
+    local plan = back and self.plan_back or self.plan_to
+    if back then
+        self.kind.start_back(self, src, dst)
+    else
+        clib.check(C.cpl_plan_start(plan, src, dst), 2)
+    end
     clib.check(C.cpl_plan_finish(plan), 2)
     self.count[pass] = self.count[pass] + 1
     self.bytes[pass] = self.bytes[pass] + tonumber(C.cpl_plan_sent_bytes(plan))
@@ -74,21 +114,63 @@ local function run(self, which, src, dst, pass)
     self.comm_seconds = self.comm_seconds + (counters.comm_seconds - comm_before)
 end
 
---- Collective. From the model's layout to the mixer's.
-function Conversion:to(src, dst, pass)
-    run(self, "plan_to", src, dst, pass)
+--- Collective. From the model's rows to the layer's.
+function Exchange:to(src, dst, pass)
+    run(self, false, src, dst, pass)
 end
 
---- Collective. Back to the model's layout.
-function Conversion:back(src, dst, pass)
-    run(self, "plan_back", src, dst, pass)
+--- Collective. Back to the model's rows.
+function Exchange:back(src, dst, pass)
+    run(self, true, src, dst, pass)
 end
 
---- A lazy conversion forgets its route with the step.
-function Conversion:end_step()
+--- A lazy exchange forgets its route with the step.
+function Exchange:end_step()
     if self.stack.lazy then
-        self.plan_to, self.plan_back, self.route, self.inverse = nil, nil, nil, nil
+        self.plan_to, self.plan_back, self.route, self.inverse, self.view = nil, nil, nil, nil, nil
     end
+end
+
+-- ---- two exchanges in turn ---------------------------------------------------------
+
+local Chain = {}
+Chain.__index = Chain
+
+local function new_chain(stack, first, second)
+    return setmetatable({
+        first = first, second = second, in_place = false,
+        between = stack:hidden_rows(first.there),
+    }, Chain)
+end
+
+function Chain:to(src, dst, pass)
+    self.first:to(src, self.between, pass)
+    self.second:to(self.between, dst, pass)
+end
+
+function Chain:back(src, dst, pass)
+    self.second:back(src, self.between, pass)
+    self.first:back(self.between, dst, pass)
+end
+
+-- ---- which of them -----------------------------------------------------------------
+
+--- Collective. What brings hidden states from where the model lives to a layout where a layer
+-- runs, and back: an object with to(src, dst, pass), back(src, dst, pass) and in_place. The
+-- exchanges that it consists of join stack.conversions, and are counted there.
+-- @tparam table stack layouts, comm, cp, tp, cp_comm, model
+-- @tparam table there a layout of stack.layouts other than the live one
+function M.new(stack, there)
+    local layouts = stack.layouts
+    if stack.tp == 1 then
+        return new_exchange(stack, between, stack.comm, layouts.live, there, false)
+    end
+    local is_gather = stack.cp == 1 or there == layouts.shard
+    if is_gather or stack.model.exchange.method ~= "composed" then
+        return new_exchange(stack, to_shards, stack.comm, layouts.live, there, is_gather)
+    end
+    return new_chain(stack, stack:conversion_to(layouts.shard),
+        new_exchange(stack, between, stack.cp_comm, layouts.shard, there, false))
 end
 
 return M

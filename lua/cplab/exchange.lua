@@ -12,6 +12,10 @@ Plan.__index = Plan
 
 local M = {}
 
+-- What other ranks still read and write: plans that are started and not finished, with their
+-- tensors. Not for the garbage collector, even if the caller lost them.
+local flying = {}
+
 --- Collective. A plan for rows of `width` elements along a route.
 -- @tparam Route route
 -- @tparam Comm comm
@@ -56,15 +60,15 @@ end
 --- Collective. The first half of `convert`; neither tensor may be touched until `finish`.
 function Plan:start(src, dst)
     clib.check(C.cpl_plan_start(self._ptr, src._ptr, dst._ptr), 2)
-    self._src, self._dst = src, dst
+    flying[self] = { src = src, dst = dst }
 end
 
 --- Collective. The second half of `convert`.
 -- @treturn Tensor the target
 function Plan:finish()
     clib.check(C.cpl_plan_finish(self._ptr), 2)
-    local dst = self._dst
-    self._src, self._dst = nil, nil
+    local dst = flying[self].dst
+    flying[self] = nil
     return dst
 end
 

@@ -3,6 +3,7 @@
 -- numbers are just wrong.
 -- @module cplab.faults
 local clib = require "clib"
+local rows = require "cplab.rows"
 local C, ffi = clib.C, clib.ffi
 
 local function here(fault, rank)
@@ -18,14 +19,15 @@ end
 
 --- Adds the hooks to the class of stacks.
 return function(Stack)
-    --- drop_handoff, rope_shift, route_padding and those of attention's modes happen inside the
-    -- layers of one rank.
+    --- drop_handoff, cross_columns, rope_shift, route_padding and those of attention's modes happen
+    -- inside the layers of one rank.
     function Stack:plant_faults()
         local planted = C.cpl_faults_here()
         local drop, shift = self.faults.drop_handoff, self.faults.rope_shift
         planted.drop_handoff = here(drop, self.rank) and 1 or 0
         planted.rope_shift = here(shift, self.rank) and shift.by or 0
-        for _, name in ipairs { "drop_merge", "reverse_ring", "kv_head_shift", "route_padding" } do
+        for _, name in ipairs { "drop_merge", "reverse_ring", "kv_head_shift", "route_padding",
+            "cross_columns" } do
             planted[name] = here(self.faults[name], self.rank) and 1 or 0
         end
     end
@@ -43,16 +45,49 @@ return function(Stack)
         end
     end
 
+    --- wrong_slice: under tensor parallelism a rank computes the slice of another.
+    function Stack:tp_slice()
+        local wrong = here(self.faults.wrong_slice, self.rank)
+        return wrong and (self.tp_rank + 1) % self.tp or self.tp_rank
+    end
+
+    -- skip_sum: of the partial sums of tp ranks only the first one's arrives.
+    local function skip_sum(self, branch, src, pass)
+        local skip = self.faults.skip_sum
+        if skip and skip.name == branch.name and skip.pass == pass and self.tp_rank > 0 then
+            C.cpl_tensor_fill(src, 0)
+        end
+    end
+
+    -- sum_twice: what is the sum over tp ranks already is summed over them again.
+    local function sum_twice(self, branch, dst, pass)
+        local twice = self.faults.sum_twice
+        if twice and twice.name == branch.name and twice.pass == pass then
+            rows.accumulate(self.kernels, dst, dst, self.tp - 1)
+        end
+    end
+
+    local function back(self, branch, src, dst, pass, direction)
+        skip_sum(self, branch, src, direction)
+        branch.conversion:back(src, dst, pass)
+        sum_twice(self, branch, dst, direction)
+    end
+
     --- skip_back: a mixer's output stays where it was made, though marked as converted.
-    function Stack:convert_back(block, c, src, dst, pass)
+    function Stack:convert_back(branch, src, dst, pass)
         local skip = self.faults.skip_back
-        if not (skip and skip.layer == block.index) then
-            return c:back(src, dst, pass)
+        if not (skip and skip.layer == branch.block.index and branch == branch.block.mixer) then
+            return back(self, branch, src, dst, pass, "fwd")
         end
         if dst ~= src then
             clib.check(C.cpl_tensor_copy(dst, src))
             clib.check(C.cpl_tensor_mark_like(dst, src))
         end
         dst.layout = C.cpl_layout_digest(self.layouts.live._ptr)
+    end
+
+    --- The gradient of what a layer took.
+    function Stack:convert_gradient_back(branch, src, dst)
+        back(self, branch, src, dst, "bwd", "bwd")
     end
 end

@@ -44,7 +44,8 @@ local function model_of(self)
         seed = self.options.seed or model.seed }
 end
 
---- A lab of one rank for one case.
+--- A lab of one rank for one case. Of its cp * tp ranks, rank cp_rank * tp + tp_rank is this one;
+-- with tp > 1 layers are split, see cplab.stack.
 -- @tparam table t experiment, case, comm (`cpl_comm *`), options (dtype, seed, iters, warmup,
 -- trace_tokens; faults: test only)
 function M.new(t)
@@ -54,9 +55,6 @@ function M.new(t)
         metrics = {}, checks = {}, samples = {}, records = {}, streams = {},
     }, Lab)
     self.cp, self.tp = t.case.cp or self.size, t.case.tp or 1
-    if self.tp ~= 1 then
-        error(("lab: tp = %d: the layers of this build run with tp = 1"):format(self.tp), 0)
-    end
     if self.experiment.stream then
         self.stream = steps.stream_at(self, 0)
     end
@@ -249,7 +247,9 @@ local function layout_of(self, name_or_layout, level)
     return layouts[name_or_layout](self.stream, { cp = self.cp, tp = self.tp })
 end
 
---- Collective. A new tensor with the rows of `to`, from one with those of `from`.
+--- Collective. A new tensor with the rows of `to`, from one with those of `from`. A row is what
+-- belongs to one position: of a batch all columns, as in a tensor [rows, batch, hidden]. Where a
+-- rank's rows lie column by column, give `layout:columns()` on both sides.
 -- @param tensor a cplab.tensor whose first axis is this rank's rows
 -- @param from a layout or its name
 -- @param to likewise
@@ -270,11 +270,13 @@ function Lab:convert(tensor, from, to, options)
     return result
 end
 
---- Collective. All rows in global order, on every rank.
+--- Collective. All rows in global order, on every rank. For a batch of columns a row is that of a
+-- position, as in `convert`, unless the layout is one of columns.
 -- @param tensor a cplab.tensor with this rank's rows
 -- @param layout whose rows they are, or its name; default: where the model lives
 function Lab:gather(tensor, layout)
-    local of = layout and layout_of(self, layout, 2) or need_stack(self, "gather").layouts.live
+    local of = layout and layout_of(self, layout, 2)
+        or need_stack(self, "gather").layouts.live:positions_layout()
     local shape, src = tensor:shape(), tensor._ptr
     local row_bytes = tonumber(C.cpl_tensor_width(src) * C.cpl_dtype_bytes(src.dtype))
     local most, total = 0, 0
@@ -317,7 +319,8 @@ end
 -- @treturn {string,...}
 function M.describe(experiment, case, options)
     local self = { experiment = experiment, case = case, options = options or {} }
-    return outline.lines(steps.make_stream(experiment, case, 0), model_of(self), case.cp or 1)
+    return outline.lines(steps.make_stream(experiment, case, 0), model_of(self), case.cp or 1,
+        case.tp or 1)
 end
 
 return M

@@ -247,6 +247,23 @@ function Layout:stream()
     return self._stream
 end
 
+--- The layout of an sbhd stream's columns: column after column, each rank's rows of this one.
+-- @treturn Layout of `self:stream():columns()`
+-- @raise a thd stream
+function Layout:columns()
+    local stream = self._stream
+    local columns = stream:columns()
+    local ptr = clib.create("cpl_layout", C.cpl_layout_destroy, 2, C.cpl_layout_columns, self._ptr,
+        columns._ptr)
+    return setmetatable({ _ptr = ptr, _stream = columns, _positions = self, kind = self.kind },
+        Layout)
+end
+
+--- Of a layout of columns, the layout of positions that it was made from; else itself.
+function Layout:positions_layout()
+    return self._positions or self
+end
+
 --- How many CP ranks there are.
 function Layout:cp()
     return C.cpl_layout_cp(self._ptr)

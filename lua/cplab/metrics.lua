@@ -17,26 +17,27 @@ local function process_peak(stack)
     return tonumber(memory.peak_bytes)
 end
 
--- Sums of the group over one iteration.
+-- Sums of the group over one iteration: of conversions, then the same of gathers.
 local function group_counts(stack)
     local counters = C.cpl_counters_here()
-    local sums = ffi.new("double[?]", 6)
+    local sums = ffi.new("double[?]", 9)
     for _, c in pairs(stack.conversions) do
-        sums[0] = sums[0] + c.bytes.fwd
-        sums[1] = sums[1] + c.bytes.bwd
-        sums[2] = sums[2] + c.messages.fwd
+        local at = c.is_gather and 6 or 0
+        sums[at] = sums[at] + c.bytes.fwd
+        sums[at + 1] = sums[at + 1] + c.bytes.bwd
+        sums[at + 2] = sums[at + 2] + c.messages.fwd
     end
     sums[3] = tonumber(counters.host_syncs)
     sums[4] = tonumber(counters.state_bytes)
     sums[5] = process_peak(stack)
-    clib.check(C.cpl_comm_sum(stack.comm, sums, 6, C.CPL_F64))
+    clib.check(C.cpl_comm_sum(stack.comm, sums, 9, C.CPL_F64))
     return sums
 end
 
-local function conversions(stack, pass)
+local function count(stack, pass, is_gather)
     local n = 0
     for _, c in pairs(stack.conversions) do
-        n = n + c.count[pass]
+        n = n + ((c.is_gather or false) == is_gather and c.count[pass] or 0)
     end
     return n
 end
@@ -54,15 +55,28 @@ function M.structure(stack)
     }
 end
 
+-- Under tensor parallelism: exchanges that gather the windows of a CP rank, or sum over it, and
+-- change no layout.
+local function gathers(stack, sums)
+    if stack.tp == 1 then return {} end
+    return {
+        gathers_fwd = count(stack, "fwd", true), gathers_bwd = count(stack, "bwd", true),
+        gather_bytes_fwd = sums[6], gather_bytes_bwd = sums[7], gather_messages_fwd = sums[8],
+    }
+end
+
 --- Collective. What the last iteration counted.
 function M.counts(stack)
     local sums = group_counts(stack)
-    return {
-        conversions_fwd = conversions(stack, "fwd"), conversions_bwd = conversions(stack, "bwd"),
+    local counts = gathers(stack, sums)
+    local common = {
+        conversions_fwd = count(stack, "fwd", false), conversions_bwd = count(stack, "bwd", false),
         conversion_bytes_fwd = sums[0], conversion_bytes_bwd = sums[1],
         conversion_messages_fwd = sums[2],
         host_syncs_in_step = sums[3], state_bytes = sums[4], peak_bytes = sums[5],
     }
+    for name, value in pairs(common) do counts[name] = value end
+    return counts
 end
 
 -- Group totals of one mixture of experts: choices by expert, the margin (the least), the loss.
@@ -89,7 +103,7 @@ function M.experts(stack)
     local metrics, lists = {}, nil
     for _, block in ipairs(stack.blocks) do
         if block.is_moe then
-            local list, total, margin, aux = expert_counts(stack.comm, block.mlp)
+            local list, total, margin, aux = expert_counts(stack.cp_comm, block.ffn.layer)
             lists = lists or {}
             lists[#lists + 1] = list
             local imbalance = total > 0 and math.max(unpack(list)) * #list / total or 1

@@ -251,9 +251,10 @@ function M.is(value)
     return getmetatable(value) == Model
 end
 
---- The steps of its forward pass at a given cp.
-function Model:steps(cp)
-    return policies.steps(self.policy, self.schedule, cp, function(i) return self:ffn(i) end)
+--- The steps of its forward pass on a group; see cplab.policy.
+function Model:steps(cp, tp)
+    return policies.steps(self.policy, self.schedule, cp, function(i) return self:ffn(i) end,
+        { tp = tp, composed = self.exchange.method == "composed" })
 end
 
 --- The kind of the feed-forward network of layer i, from 0: "mlp", "moe" or nil.

@@ -5,18 +5,34 @@ local layers = require "cplab.layers"
 local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
 local routes = require "cplab.route"
+local view = require "cplab.view"
 local C = clib.C
 
 local M = {}
 
--- Rows and messages of all conversions of one forward pass.
-local function conversions(model, layouts, cp)
+-- The route of one step, and how many groups of ranks go it: a composed conversion is between CP
+-- ranks, once for each tp rank.
+local function route_of(model, layouts, tp, step)
+    local there = policies.where(model.schedule.layers[step.layer + 1])
+    if tp == 1 then
+        return routes(layouts.live, layouts[there]), 1
+    elseif step.op == "gather" then
+        return routes(layouts.live, view.shard(layouts.live, layouts.shard)), 1
+    elseif model.exchange.method == "composed" then
+        return routes(layouts.shard, layouts[there]), tp
+    end
+    return routes(layouts.live, view.shard(layouts.live, layouts[there])), 1
+end
+
+-- How many steps of a kind a forward pass has, their rows and messages.
+local function count(model, layouts, group, op)
     local n, rows, messages = 0, 0, 0
-    for _, step in ipairs(model:steps(cp)) do
-        if step.op == "convert" then
-            local there = policies.where(model.schedule.layers[step.layer + 1])
-            local stats = routes(layouts.live, layouts[there]):stats()
-            n, rows, messages = n + 1, rows + stats.moved_tokens, messages + stats.messages
+    for _, step in ipairs(model:steps(group.cp, group.tp)) do
+        if step.op == op then
+            local route, times = route_of(model, layouts, group.tp, step)
+            local stats = route:stats()
+            n, rows = n + 1, rows + times * stats.moved_tokens
+            messages = messages + times * stats.messages
         end
     end
     return n, rows, messages
@@ -100,16 +116,24 @@ local function add_notes(lines, model)
     return lines
 end
 
+-- A line about the steps of one kind.
+local function moves(name, stream, model, layouts, group, op)
+    local n, rows, messages = count(model, layouts, group, op)
+    local row_bytes = model.hidden * stream:batch()
+        * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
+    return ("%-12s %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
+        :format(name, n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages)
+end
+
 --- Lines about stream, schedule, layouts, balance, conversions and size.
 -- @tparam table stream
 -- @tparam table model
 -- @tparam number cp
+-- @tparam ?number tp default 1
 -- @treturn {string,...}
-function M.lines(stream, model, cp)
-    local policy = model.policy
-    local layouts = policies.layouts(policy, stream, { cp = cp, tp = 1 }, model.balance)
-    local n, rows, messages = conversions(model, layouts, cp)
-    local row_bytes = model.hidden * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
+function M.lines(stream, model, cp, tp)
+    local group = { cp = cp, tp = tp or 1 }
+    local layouts = policies.layouts(model.policy, stream, group, model.balance)
     local lines = {
         "stream       " .. stream:describe(),
         ("schedule     %s  (%s; %d layers)"):format(model.schedule:describe(),
@@ -117,9 +141,12 @@ function M.lines(stream, model, cp)
         "modes        " .. modes(model),
         "layouts      " .. places(model),
         ("imbalance    %.3f of attention work"):format(model:attention_imbalance(layouts)),
-        ("conversions  %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
-            :format(n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages),
+        moves("conversions", stream, model, layouts, group, "convert"),
     }
+    if group.tp > 1 then
+        lines[#lines + 1] = moves("gathers", stream, model, layouts, group, "gather")
+            .. (", tp %d"):format(group.tp)
+    end
     if layouts.gqa.kind == "balanced" then add_report(lines, layouts.gqa) end
     return add_notes(lines, model)
 end

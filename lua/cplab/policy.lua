@@ -66,15 +66,8 @@ local function balanced_options(stream, group, near, balance)
     return options
 end
 
---- The layouts of a resolved policy on a stream; equal names share one object.
--- A balanced layout stays near the one where the model lives (if that is balanced itself, near
--- contiguous); its block is by default the largest power of two up to 64 that divides.
--- @tparam table policy of M.resolve
--- @tparam table stream
--- @tparam table group { cp =, tp = }
--- @tparam ?table balance options of balanced: tolerance, block, node_size, placement, method
--- @treturn table { live =, gqa =, gdn = }
-function M.layouts(policy, stream, group, balance)
+-- Makes the layouts of one group by name, each once.
+local function makers(policy, stream, group, balance)
     local made = {}
     local function get(name)
         local options = group
@@ -85,7 +78,36 @@ function M.layouts(policy, stream, group, balance)
         made[name] = made[name] or layout[name](stream, options)
         return made[name]
     end
-    return { live = get(policy.live), gqa = get(policy.gqa), gdn = get(policy.gdn) }
+    return get
+end
+
+--- The layouts of a resolved policy on a stream; equal names share one object.
+-- A balanced layout stays near the one where the model lives (if that is balanced itself, near
+-- contiguous); its block is by default the largest power of two up to 64 that divides.
+-- @tparam table policy of M.resolve
+-- @tparam table stream
+-- @tparam table group { cp =, tp = }
+-- @tparam ?table balance options of balanced: tolerance, block, node_size, placement, method
+-- @treturn table { live =, shard =, gqa =, gdn = }: where the model lives, over cp x tp ranks; and,
+-- over the CP ranks alone, whole shards of the same, and where mixers run. With tp 1 shard is live.
+function M.layouts(policy, stream, group, balance)
+    local over_cp = makers(policy, stream, { cp = group.cp, tp = 1 }, balance)
+    local live = (group.tp or 1) == 1 and over_cp or makers(policy, stream, group, balance)
+    return { live = live(policy.live), shard = over_cp(policy.live), gqa = over_cp(policy.gqa),
+        gdn = over_cp(policy.gdn) }
+end
+
+--- The layouts of rows: of a stream of several columns theirs, of others the layouts themselves.
+-- @tparam table layouts of M.layouts
+-- @treturn table { live =, gqa =, gdn = }
+function M.by_column(layouts)
+    if layouts.live:stream():batch() == 1 then return layouts end
+    local made, columns = {}, {}
+    for where, positions in pairs(layouts) do
+        made[positions] = made[positions] or positions:columns()
+        columns[where] = made[positions]
+    end
+    return columns
 end
 
 --- Which of a policy's layouts a layer runs in: that of its kind, MLA in that of GQA, or where the
@@ -97,30 +119,41 @@ function M.where(layer)
     return schedules.is_attention(layer.kind) and "gqa" or layer.kind
 end
 
---- The steps of a forward pass, in order: { op = , layer =, ... } with op "convert", "mixer", and
--- "mlp" or "moe".
--- A convert step names the layouts that it goes between. At cp 1 there is nothing to convert.
+--- The steps of a forward pass, in order: { op = , layer =, ... } with op "convert", "gather",
+-- "mixer", and "mlp" or "moe".
+-- A convert step names the layouts that it goes between. At cp 1 there is nothing to convert. With
+-- tp > 1 a gather step brings each rank the whole shard of its CP rank, or back the sum of what the
+-- tp ranks made; a conversion does that in the same exchange, unless it is composed.
 -- @tparam table policy of M.resolve
 -- @tparam table schedule
 -- @tparam number cp
 -- @tparam function ffn of a layer, from 0: "mlp", "moe" or nil
-function M.steps(policy, schedule, cp, ffn)
+-- @tparam ?table split tp (1), composed (false)
+function M.steps(policy, schedule, cp, ffn, split)
     local steps = {}
+    local is_split, is_composed = split and (split.tp or 1) > 1, split and split.composed
     local function add(step)
         steps[#steps + 1] = step
     end
+    local function surround(layer, there, step)
+        local live = policy.live
+        local converts = cp > 1 and there ~= live
+        local gathers = is_split and (is_composed or not converts)
+        if gathers then add { op = "gather", layer = layer, layout = live } end
+        if converts then add { op = "convert", layer = layer, from = live, to = there } end
+        add(step)
+        if converts then
+            add { op = "convert", layer = layer, from = there, to = live, back = true }
+        end
+        if gathers then add { op = "gather", layer = layer, layout = live, back = true } end
+    end
     for i, layer in ipairs(schedule.layers) do
         local there = policy[M.where(layer)]
-        local converts = cp > 1 and there ~= policy.live
-        if converts then
-            add { op = "convert", layer = i - 1, from = policy.live, to = there }
-        end
-        add { op = "mixer", layer = i - 1, kind = layer.kind, layout = there }
-        if converts then
-            add { op = "convert", layer = i - 1, from = there, to = policy.live, back = true }
-        end
+        surround(i - 1, there,
+            { op = "mixer", layer = i - 1, kind = layer.kind, layout = there })
         if ffn(i - 1) then
-            add { op = ffn(i - 1), layer = i - 1, layout = policy.live }
+            surround(i - 1, policy.live,
+                { op = ffn(i - 1), layer = i - 1, layout = policy.live })
         end
     end
     return steps

@@ -17,7 +17,7 @@ local function key_of(lab, what, n)
     for step = 0, steps.vary(lab) and n - 1 or 0 do
         local stream = steps.stream_at(lab, step)
         local text = ("%s %s"):format(tostring(C.cpl_stream_digest(stream._ptr)),
-            table.concat(stream.tokens or {}, ","))
+            table.concat(stream:token_list() or {}, ","))
         digest = C.cpl_hash(digest, text, #text)
     end
     return ("%s|%s|%s"):format(what, lab.model:signature(), tostring(digest))

@@ -31,21 +31,30 @@ local function recorded(name)
     end
 end
 
-local function mebibytes(result)
-    local bytes = sum(metric "conversion_bytes_fwd"(result), metric "conversion_bytes_bwd"(result))
-    return type(bytes) == "number" and bytes / 2 ^ 20 or nil
+-- MiB of a kind of exchange in both passes.
+local function mebibytes(kind)
+    return function(result)
+        local name = kind .. "_bytes_"
+        local bytes = sum(metric(name .. "fwd")(result), metric(name .. "bwd")(result))
+        return type(bytes) == "number" and bytes / 2 ^ 20 or nil
+    end
 end
 
-local function conversions(result)
-    local forward, backward = metric "conversions_fwd"(result), metric "conversions_bwd"(result)
-    if not forward then return nil end
-    return backward and ("%d+%d"):format(forward, backward) or ("%d"):format(forward)
+-- "8+8": how many of them a pass has.
+local function passes(kind)
+    return function(result)
+        local forward, backward = metric(kind .. "s_fwd")(result), metric(kind .. "s_bwd")(result)
+        if not forward then return nil end
+        return backward and ("%d+%d"):format(forward, backward) or ("%d"):format(forward)
+    end
 end
 
 --- Columns with a title of their own: title, format of a number, value of a result.
 M.columns = {
-    conversions = { "conversions f+b", "%d", conversions },
-    moved_mib = { "moved MiB", "%.3f", mebibytes },
+    conversions = { "conversions f+b", "%d", passes "conversion" },
+    moved_mib = { "moved MiB", "%.3f", mebibytes "conversion" },
+    gathers = { "gathers f+b", "%d", passes "gather" },
+    gathered_mib = { "gathered MiB", "%.3f", mebibytes "gather" },
     messages = { "messages fwd", "%d", metric "conversion_messages_fwd" },
     imbalance = { "attn max/mean", "%.3f", metric "attention_imbalance" },
     step_ms = { "step ms", "%.2f", metric "step_ms" },
@@ -60,8 +69,8 @@ M.columns = {
 
 --- What a table shows where the experiment names nothing, as far as it was measured.
 M.default = {
-    "conversions", "moved_mib", "messages", "imbalance", "step_ms", "convert_ms", "compute_ms",
-    "parity_fwd", "parity_grad", "verdict",
+    "conversions", "moved_mib", "messages", "gathers", "gathered_mib", "imbalance", "step_ms",
+    "convert_ms", "compute_ms", "parity_fwd", "parity_grad", "verdict",
 }
 
 local function column(name)

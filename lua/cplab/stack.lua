@@ -1,9 +1,15 @@
 --- A stack: a model made live on one rank for one stream.
 -- Everything that thinks happens in `new`: layouts, routes, plans, layers and memory. A step
--- only walks the list. Per mixer x = x + back(mixer(to(norm(x)))), then x = x + ffn(norm(x));
--- the backward pass walks the same blocks in reverse. Layers count from 0 in names.
+-- only walks the list. A block is a mixer and perhaps a feed-forward network, each a *branch*:
+-- x = x + back(layer(to(norm(x)))), where `to` and `back` are conversions if the layer runs
+-- elsewhere. The backward pass walks the same blocks in reverse. Layers count from 0 in names.
+--
+-- With tensor parallelism norms, embedding, head and loss work on the window of each rank; the
+-- layer of a branch on the whole shard of its CP rank, in the part of the group that has the same
+-- tp rank. Each rank holds all parameters and uses its slice: memory is not what is studied here.
 -- @classmod cplab.stack
 local clib = require "clib"
+local comms = require "cplab.comm"
 local conversion = require "cplab.conversion"
 local layers = require "cplab.layers"
 local optimizers = require "cplab.optimizer"
@@ -33,19 +39,23 @@ local function make_norm(self, name)
         { hidden = self.model.hidden, eps = self.model.eps })
 end
 
+local function make_branch(self, block, norm, name, where, kind, config)
+    local norm_layer = make_norm(self, norm)
+    return {
+        block = block, name = name, where = where, norm = norm_layer,
+        layer = make_layer(self, name, self.layouts[where], kind, config),
+    }
+end
+
 local function make_block(self, i, layer)
     local model, name, kind = self.model, "layers." .. i, layer.kind
     local where = policies.where(layer)
-    local block = {
-        index = i, where = where, name = name .. "." .. kind,
-        norm = make_norm(self, name .. ".norm1"),
-        mixer = make_layer(self, name .. "." .. kind, self.layouts[where], kind,
-            layers.mixer_config(model, kind, layer)),
-    }
+    local block = { index = i, name = name .. "." .. kind }
+    block.mixer = make_branch(self, block, name .. ".norm1", block.name,
+        where == "live" and "shard" or where, kind, layers.mixer_config(model, kind, layer))
     local ffn = model:ffn(i)
     if ffn then
-        block.mlp_norm = make_norm(self, name .. ".norm2")
-        block.mlp = make_layer(self, name .. "." .. ffn, self.layouts.live, ffn,
+        block.ffn = make_branch(self, block, name .. ".norm2", name .. "." .. ffn, "shard", ffn,
             layers.ffn_config(model, ffn))
         block.is_moe = ffn == "moe"
     end
@@ -65,63 +75,94 @@ local function make_layers(self)
     self.head.tied_to = model.tied and self.embedding or nil
 end
 
+local function make_place(self, layout)
+    local is_split = self.tp > 1 and layout ~= self.layouts.live
+    local place = clib.create("cpl_place", C.cpl_place_destroy, 1, C.cpl_place_create,
+        is_split and self.cp_comm or self.comm, layout._ptr)
+    if is_split then check(C.cpl_place_split(place, self:tp_slice(), self.tp)) end
+    if self.recompute then C.cpl_place_share_kept(place) end
+    return place
+end
+
 -- Layers that run in one layout share a place, and with it their routes.
 local function prepare_layers(self)
     for _, layer in ipairs(self.layers) do
         local layout = layer.layout
-        if not self.places[layout] then
-            self.places[layout] = clib.create("cpl_place", C.cpl_place_destroy, 1,
-                C.cpl_place_create, self.comm, layout._ptr)
-            if self.recompute then C.cpl_place_share_kept(self.places[layout]) end
-        end
+        self.places[layout] = self.places[layout] or make_place(self, layout)
         check(C.cpl_layer_prepare(layer.ptr, layer.name, self.places[layout]))
     end
 end
 
-local function hidden_rows(self, layout)
-    return rows.new(self.comm, self.dtype, layout:n_local(self.rank), self.model.hidden)
+-- Of a layout over the CP ranks alone, the rows of this rank's CP rank.
+local function n_rows(self, layout)
+    return layout:n_local(layout == self.layouts.live and self.rank or self.cp_rank)
 end
 
--- One conversion for each place where a mixer may run; fixed policies convert around it.
-local function make_conversions(self)
-    local policy = self.model.policy
+--- Rows of hidden states in a layout.
+function Stack:hidden_rows(layout)
+    return rows.new(self.comm, self.dtype, n_rows(self, layout), self.model.hidden)
+end
+
+--- Collective. The conversion between where the model lives and a layout where layers run; nil
+-- where that is the same.
+function Stack:conversion_to(layout)
+    if self.size == 1 or layout == self.layouts.live then
+        return nil
+    end
+    self.ways[layout] = self.ways[layout] or conversion.new(self, layout)
+    return self.ways[layout]
+end
+
+-- Visits all branches in their order.
+local function each_branch(self, visit)
     for _, block in ipairs(self.blocks) do
-        local where = block.where
-        if self.size > 1 and policy[where] ~= policy.live and not self.conversions[where] then
-            self.conversions[where] = conversion.new(self, self.layouts.live, self.layouts[where])
-        end
+        visit(block.mixer, block)
+        if block.ffn then visit(block.ffn, block) end
     end
 end
 
--- What backward reads is kept per block, or with `recompute` its input alone; the rest is scratch
--- that all blocks share.
+-- What backward reads is kept per branch, or with `recompute` the input of a block alone; the rest
+-- is scratch that all branches share.
 local function make_activations(self)
     local live = self.layouts.live
-    local function there(where)
-        local c = self.conversions[where]
-        local layout = self.layouts[where]
-        return { y = hidden_rows(self, layout), dh = hidden_rows(self, layout),
-            dy = c and hidden_rows(self, layout), h = self.recompute and hidden_rows(self, layout) }
+    for _, name in ipairs { "h", "y", "d", "dh", "t", "final_h" } do
+        self[name] = self:hidden_rows(live)
     end
-    local shared
+    local kept, mid = {}, nil
+    local function keep(key, layout)
+        local h = kept[key] or self:hidden_rows(layout)
+        kept[key] = self.recompute and h or nil
+        return h
+    end
+    each_branch(self, function(branch, block)
+        local layout = self.layouts[branch.where]
+        branch.h = keep((branch == block.ffn and "ffn " or "") .. branch.where, layout)
+        if branch.conversion and not self.there[layout] then
+            self.there[layout] = { y = self:hidden_rows(layout), dh = self:hidden_rows(layout),
+                dy = self:hidden_rows(layout) }
+        end
+        branch.there = branch.conversion and self.there[layout] or { y = self.y, dh = self.dh }
+    end)
     self.x = {}
     for i, block in ipairs(self.blocks) do
-        self.x[i] = hidden_rows(self, live)
-        self.there[block.where] = self.there[block.where] or there(block.where)
-        block.h = self.there[block.where].h or hidden_rows(self, self.layouts[block.where])
-        if block.mlp then
-            shared = shared or { mid = hidden_rows(self, live), h = hidden_rows(self, live) }
-            block.mid, block.mlp_h = shared.mid, shared.h
-            shared = self.recompute and shared or nil
+        self.x[i] = self:hidden_rows(live)
+        if block.ffn then
+            mid = mid or self:hidden_rows(live)
+            block.mid = mid
+            mid = self.recompute and mid or nil
         end
     end
-    self.x[#self.x + 1] = hidden_rows(self, live)
-    for _, name in ipairs { "h", "y", "d", "dh", "t", "final_h" } do
-        self[name] = hidden_rows(self, live)
-    end
+    self.x[#self.x + 1] = self:hidden_rows(live)
     local n = live:n_local(self.rank)
     self.logits = rows.new(self.comm, self.dtype, n, self.model.vocab)
     self.dlogits = rows.new(self.comm, self.dtype, n, self.model.vocab)
+end
+
+-- The ranks with the same tp rank, one of each CP rank: the group of the layers that are split.
+local function part_of(self)
+    local members = {}
+    for c = 0, self.cp - 1 do members[c + 1] = c * self.tp + self.tp_rank end
+    return comms.wrap(self.comm):part(members)
 end
 
 --- Collective. Makes a model live.
@@ -133,20 +174,26 @@ function M.new(t)
     local self = setmetatable({
         model = t.model, stream = t.stream, comm = t.comm, dtype = t.model.dtype,
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
-        trace = t.trace or false, faults = t.faults or {},
+        tp = t.tp or 1, trace = t.trace or false, faults = t.faults or {},
         kernels = C.cpl_kernels_for("cpu", clib.dtypes[t.model.dtype]),
-        layouts = policies.layouts(t.model.policy, t.stream, { cp = t.cp, tp = t.tp },
-            t.model.balance),
-        layers = {}, places = {}, blocks = {}, conversions = {}, there = {},
+        layouts = policies.by_column(policies.layouts(t.model.policy, t.stream,
+            { cp = t.cp, tp = t.tp }, t.model.balance)),
+        layers = {}, places = {}, blocks = {}, conversions = {}, ways = {}, there = {},
         lazy = t.model.routes == "lazy", recompute = t.recompute,
     }, Stack)
+    self.cp, self.tp_rank = self.size / self.tp, self.rank % self.tp
+    self.cp_rank = math.floor(self.rank / self.tp)
+    self.part = self.tp > 1 and part_of(self) or nil
+    self.cp_comm = self.part and self.part._ptr or self.comm
     make_layers(self)
     self.parameters = parameters.new(self.comm, self.dtype, self.layers)
     prepare_layers(self)
-    make_conversions(self)
+    each_branch(self, function(branch)
+        branch.conversion = self:conversion_to(self.layouts[branch.where])
+    end)
     make_activations(self)
     self.tokens, self.labels = tokens.place(self)
-    self.n_labels = tokens.n_labels(self.stream)
+    self.n_labels = tokens.n_labels(self.layouts.live:stream())
     self.live_rows = self.layouts.live:n_local(self.rank)
     self.parameters:draw(self.model.seed)
     self:plant_faults()
@@ -164,29 +211,27 @@ local function backward(layer, dy, dx)
 end
 
 -- `pass` is what conversions count for: a block that runs again does so in the backward pass.
-local function mixer_forward(self, block, x, pass)
-    local c, there = self.conversions[block.where], self.there[block.where]
-    local h = c and not c.in_place and self.h or block.h
-    forward(block.norm, x, h)
+local function branch_forward(self, branch, x, pass)
+    local c, there = branch.conversion, branch.there
+    local h = c and not c.in_place and self.h or branch.h
+    forward(branch.norm, x, h)
     if not c then
-        forward(block.mixer, block.h, there.y)
+        forward(branch.layer, branch.h, there.y)
         return there.y
     end
-    c:to(h, block.h, pass)
-    forward(block.mixer, block.h, there.y)
+    c:to(h, branch.h, pass)
+    forward(branch.layer, branch.h, there.y)
     local y = c.in_place and there.y or self.y
-    self:convert_back(block, c, there.y, y, pass)
-    check(C.cpl_trace_check(y, self.layouts.live._ptr, self.rank, block.name .. " (output)"))
+    self:convert_back(branch, there.y, y, pass)
+    check(C.cpl_trace_check(y, self.layouts.live._ptr, self.rank, branch.name .. " (output)"))
     return y
 end
 
 local function block_forward(self, block, x, out, pass)
-    local mid = block.mlp and block.mid or out
-    rows.add(self.kernels, x, mixer_forward(self, block, x, pass), mid)
-    if block.mlp then
-        forward(block.mlp_norm, mid, block.mlp_h)
-        forward(block.mlp, block.mlp_h, self.y)
-        rows.add(self.kernels, mid, self.y, out)
+    local mid = block.ffn and block.mid or out
+    rows.add(self.kernels, x, branch_forward(self, block.mixer, x, pass), mid)
+    if block.ffn then
+        rows.add(self.kernels, mid, branch_forward(self, block.ffn, mid, pass), out)
     end
 end
 
@@ -214,28 +259,26 @@ function Stack:loss()
     return sum[0] / math.max(self.n_labels, 1)
 end
 
-local function mixer_backward(self, block, d)
-    local c, there = self.conversions[block.where], self.there[block.where]
+local function branch_backward(self, branch, d)
+    local c, there = branch.conversion, branch.there
     if not c then
-        backward(block.mixer, d, there.dh)
+        backward(branch.layer, d, there.dh)
         return there.dh
     end
     c:to(d, there.dy, "bwd")
-    backward(block.mixer, there.dy, there.dh)
+    backward(branch.layer, there.dy, there.dh)
     local dh = c.in_place and there.dh or self.dh
-    c:back(there.dh, dh, "bwd")
+    self:convert_gradient_back(branch, there.dh, dh)
+    check(C.cpl_trace_check(dh, self.layouts.live._ptr, self.rank, branch.name .. " (gradient)"))
     return dh
 end
 
 -- d, the gradient of the block's output, becomes that of its input.
 local function block_backward(self, block, d)
-    if block.mlp then
-        backward(block.mlp, d, self.dh)
-        backward(block.mlp_norm, self.dh, self.t)
+    for _, branch in ipairs { block.ffn or block.mixer, block.ffn and block.mixer } do
+        backward(branch.norm, branch_backward(self, branch, d), self.t)
         rows.accumulate(self.kernels, self.t, d)
     end
-    backward(block.norm, mixer_backward(self, block, d), self.t)
-    rows.accumulate(self.kernels, self.t, d)
 end
 
 --- Collective. From dlogits to the gradients of all parameters, summed over the group.

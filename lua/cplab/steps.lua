@@ -17,11 +17,6 @@ function M.make_stream(experiment, case, step)
     if not streams.is(stream) then
         error("lab: stream(case) must return a cplab.stream", 0)
     end
-    local batch = tonumber(C.cpl_stream_batch(stream._ptr))
-    if batch > 1 then
-        error(("lab: an sbhd stream with batch %d; the layers of this build run batch 1"):format(
-            batch), 0)
-    end
     return stream
 end
 

@@ -1,7 +1,9 @@
 --- Streams: the global sequence of token positions of one microbatch.
 -- `thd` packs sequences one after the other; `sbhd` has one sequence length and a batch of
 -- columns, and a position counts once, not per column. A real length is at most the padded one;
--- real tokens stand first. Positions and sequences count from 0, Lua lists from 1.
+-- real tokens stand first. Positions, columns and sequences count from 0, Lua lists from 1.
+-- A position of an sbhd stream stands for its tokens in all columns: tensors that go with its
+-- layouts have rows [batch, ...]. Layers know sequences only, and see the stream by its `columns`.
 -- @module cplab.stream
 -- @usage local s = cplab.stream.thd { lengths = { 16, 24 }, real = { 13, 24 } }
 local clib = require "clib"
@@ -126,6 +128,47 @@ end
 --- How many columns a position has.
 function Stream:batch()
     return tonumber(C.cpl_stream_batch(self._ptr))
+end
+
+--- Its own tokens as a list of numbers, or nil.
+function Stream:token_list()
+    if type(self.tokens) ~= "string" then return self.tokens end
+    local list = {}
+    for i = 1, #self.tokens do list[i] = self.tokens:byte(i) end
+    return list
+end
+
+-- Column by column what is position by position.
+local function turned(tokens, n, batch)
+    local list = {}
+    for column = 0, batch - 1 do
+        for position = 0, n - 1 do
+            list[column * n + position + 1] = tokens[position * batch + column + 1]
+        end
+    end
+    return list
+end
+
+--- The columns of an sbhd stream as sequences, one after the other: position p of column c is
+-- their position c * seqlen + p. Tokens go with them. Only `layout:columns()` lays it out.
+-- @treturn Stream the same object at each call
+-- @raise a thd stream
+function Stream:columns()
+    if not self._columns then
+        local ptr = clib.create("cpl_stream", C.cpl_stream_destroy, 2, C.cpl_stream_columns,
+            self._ptr)
+        self._columns = wrap(ptr, self.tokens and turned(self:token_list(), self:n_positions(),
+            self:batch()))
+        self._columns._of = self
+    end
+    return self._columns
+end
+
+--- A position in words: "position 6", of columns "position 6 of column 1".
+function Stream:place(position)
+    local n = self._of and self._of:n_positions()
+    return n and ("position %d of column %d"):format(position % n, math.floor(position / n))
+        or ("position %d"):format(position)
 end
 
 --- Sequence i, from 0.

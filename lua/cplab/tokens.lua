@@ -1,4 +1,4 @@
---- Tokens and labels of a rank: data that depends on (stream, position) alone.
+--- Tokens and labels of a rank: data that depends on (stream, position, column) alone.
 -- A stream may carry its own tokens; without them they are drawn from its digest and the
 -- position. Labels are the next real token of the same sequence: a shift view brings them,
 -- over ranks where need be.
@@ -12,11 +12,12 @@ local C, ffi = clib.C, clib.ffi
 local M = {}
 
 local function own_token(stream, vocab)
+    local list = stream:token_list()
     return function(position)
-        local token = stream.tokens[position + 1]
+        local token = list[position + 1]
         if token < 0 or token >= vocab then
-            error(("stack: token %d at position %d, vocabulary of %d"):format(token, position,
-                vocab), 0)
+            error(("stack: token %d at %s, vocabulary of %d"):format(token,
+                stream:place(position), vocab), 0)
         end
         return token
     end
@@ -66,7 +67,7 @@ end
 function M.place(stack)
     local layout = stack.layouts.live
     local n = layout:n_local(stack.rank)
-    local token_at = reader(stack.stream, stack.model.vocab)
+    local token_at = reader(layout:stream(), stack.model.vocab)
     local tokens = rows.new(stack.comm, "i32", n, 1)
     local data = ffi.cast("int32_t *", tokens.data)
     for slot, position in ipairs(layout:positions(stack.rank)) do

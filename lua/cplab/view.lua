@@ -15,7 +15,7 @@ View.__index = View
 
 local M = {}
 
-local names = { "halo", "shift", "keys", "whole", "onto", "padded_zigzag" }
+local names = { "halo", "shift", "keys", "whole", "onto", "shard", "padded_zigzag" }
 
 local function check_layout(layout, who, which, level)
     if not layouts.is(layout) then
@@ -89,6 +89,19 @@ end
 function M.onto(layout, target)
     check_layout(target, "onto", "second", 2)
     return (onto(layout, target, "onto", 2))
+end
+
+--- The rows that each rank's CP rank holds in a layout over the CP ranks alone: what a layer sees
+-- that tensor parallelism splits by heads or width. Each row is seen tp times.
+-- @tparam Layout layout cp and tp
+-- @tparam Layout target of the same stream; the same cp, tp 1
+-- @treturn View
+-- @raise streams or groups that do not fit (the text names both)
+function M.shard(layout, target)
+    check_layout(target, "shard", "second", 2)
+    local view = create(layout, "shard", 2, C.cpl_view_shard, target._ptr)
+    view._target = target
+    return view
 end
 
 -- Each sequence up to a multiple of 2*cp; the last one further, until tp divides a CP rank's rows.

@@ -284,6 +284,8 @@ static void check_views(input *in, const cpl_layout *from,
         check_view(view, from, source);
     if (other != NULL && is_ok(cpl_view_onto(from, other, &view)))
         check_view(view, from, source);
+    if (other != NULL && is_ok(cpl_view_shard(from, other, &view)))
+        check_view(view, from, source);
 }
 
 static void check_pair(input *in, const cpl_layout *from, const cpl_layout *to)
@@ -301,6 +303,24 @@ static void check_pair(input *in, const cpl_layout *from, const cpl_layout *to)
         return;
     check_route(route, &source, &target);
     cpl_route_destroy(route);
+}
+
+/* The columns of an sbhd stream are layouts like others. */
+static void check_columns(input *in, const cpl_stream *stream,
+                          const cpl_layout *from, const cpl_layout *to)
+{
+    cpl_stream *columns;
+    cpl_layout *of_from = NULL, *of_to = NULL;
+    if (!is_ok(cpl_stream_columns(stream, &columns)))
+        return;
+    CHECK(is_ok(cpl_layout_columns(from, columns, &of_from)));
+    if (to != NULL && !is_ok(cpl_layout_columns(to, columns, &of_to)))
+        of_to = NULL;
+    if (cpl_stream_n_positions(columns) <= MAX_POSITIONS)
+        check_pair(in, of_from, of_to);
+    cpl_layout_destroy(of_to);
+    cpl_layout_destroy(of_from);
+    cpl_stream_destroy(columns);
 }
 
 /* Of a stream too long to look at every row: some rows there and back. */
@@ -342,8 +362,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (from != NULL && other != NULL &&
         cpl_stream_n_positions(other) <= MAX_POSITIONS)
         to = make_layout(&in, other, cp, tp, NULL);
-    if (from != NULL)
+    if (from != NULL) {
         check_pair(&in, from, to);
+        check_columns(&in, stream, from, to);
+    }
     cpl_layout_destroy(to);
     cpl_layout_destroy(from);
     cpl_stream_destroy(other);

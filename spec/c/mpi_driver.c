@@ -9,7 +9,7 @@
  * end badly on purpose are at the end of the table.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "mpi_trial.h"
+#include "mpi_pace.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -136,6 +136,15 @@ static void try_collectives(cpl_comm *comm)
     check(cpl_comm_agree(comm, CPL_OK) == CPL_OK, "agreeing");
 }
 
+/* Where the first block of 8 MiB would lie. */
+static void *place_of_large(cpl_comm *comm)
+{
+    void *memory = NULL;
+    check_ok(cpli_comm_alloc(comm, 8 << 20, &memory), "memory");
+    cpli_comm_free(comm, memory);
+    return memory;
+}
+
 /* Blocks of the transport's memory, taken and given back in any order. */
 static void try_memory(cpl_comm *comm)
 {
@@ -144,6 +153,7 @@ static void try_memory(cpl_comm *comm)
     size_t sizes[N] = {0};
     bool right = true;
     cpl_memory_stats before, after;
+    const void *place = place_of_large(comm);
     cpl_memory(&before);
     for (int64_t i = 0; i < ROUNDS + N; i++) {
         int64_t at = i < ROUNDS ? draw(11, i, N) : i - ROUNDS;
@@ -167,6 +177,7 @@ static void try_memory(cpl_comm *comm)
     check(before.live_bytes == after.live_bytes &&
               before.live_blocks == after.live_blocks,
           "what is given back is counted out");
+    check(place_of_large(comm) == place, "free neighbours become one block");
 }
 
 static void try_no_memory(cpl_comm *comm)
@@ -182,27 +193,6 @@ static void try_no_memory(cpl_comm *comm)
     check(((char *)memory)[(100 << 20) - 1] == 0, "its last byte");
     if (comm->rank == 0)
         cpli_comm_free(comm, memory); /* the others': freed with the group */
-}
-
-/* What cpl_comm_plain_exchange promises. */
-static void try_plain(cpl_comm *comm)
-{
-    size_t to[MAX_RANKS] = {0}, from[MAX_RANKS] = {0};
-    int32_t src[MAX_RANKS * MAX_RANKS], dst[MAX_RANKS * MAX_RANKS];
-    int n = 0;
-    bool right = true;
-    for (int rank = 0; rank < comm->size; rank++)
-        for (int i = 0; rank != comm->rank && i < (comm->rank + rank) % 5;
-             i++) {
-            src[n++] = comm->rank * 100 + rank;
-            to[rank] = from[rank] += sizeof *src;
-        }
-    check_ok(cpl_comm_plain_exchange(comm, src, to, dst, from), "plain");
-    n = 0;
-    for (int rank = 0; rank < comm->size; rank++)
-        for (int i = 0; rank != comm->rank && i < (comm->rank + rank) % 5; i++)
-            right = right && dst[n++] == rank * 100 + comm->rank;
-    check(right, "the bytes of a plain exchange");
 }
 
 static void whole_job(cpl_comm *comm)
@@ -328,6 +318,7 @@ static void a_rank_fails(void)
         culprit = i % n;
         run_job(n, 20, fail_job);
         run_job(n, 20, whole_job);
+        run_job(n, 20, all_fail_job);
     }
 }
 
@@ -394,6 +385,8 @@ static void a_rank_leaves(void)
     culprit = -1;
     run_job(n, 20, leave_all_to_all_job);
     run_job(n, 20, late_job); /* some leave before others are done */
+    run_job(n, 20, late_messages_job);
+    run_job(n, 20, late_block_job);
     check(cpl_clock() - since < 5, "a rank that has left is no wait");
     run_job(n, 20, whole_job);
 }

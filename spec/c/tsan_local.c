@@ -281,17 +281,20 @@ static void collectives(cpl_world *world, cpl_comm *comm, int round)
 
 enum { WIDTH = 3 };
 
-/* What a transport without shared memory, or without all-to-all, offers. */
-static bool offers_no_pull(const cpl_comm *comm, cpli_way way)
+/* By bits: the ways that a rank's transport offers, and those it took. */
+static _Thread_local unsigned offered, taken;
+static _Thread_local const cpli_comm_ops *real;
+
+static bool offers(const cpl_comm *comm, cpli_way way)
 {
     (void)comm;
-    return way != CPLI_PULL;
+    return (offered >> way & 1) != 0;
 }
 
-static bool offers_messages(const cpl_comm *comm, cpli_way way)
+static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
 {
-    (void)comm;
-    return way == CPLI_MESSAGES;
+    taken |= 1u << transfer->way;
+    return real->start(comm, transfer);
 }
 
 /* A partition's rows on this rank: each element tells position and column. */
@@ -367,13 +370,11 @@ static void execute(cpl_comm *comm, const shard *from, const shard *to,
     cpl_tensor_destroy(y[1]);
 }
 
-/* Whether the group has what the method needs. */
-static bool is_offered(const cpl_comm *comm, const char *method)
+static cpli_way way_of(const char *method)
 {
     if (strcmp(method, "copy") == 0)
-        return cpli_comm_offers(comm, CPLI_PULL);
-    return strcmp(method, "alltoallv") != 0 ||
-           cpli_comm_offers(comm, CPLI_ALLTOALL);
+        return CPLI_PULL;
+    return strcmp(method, "alltoallv") == 0 ? CPLI_ALLTOALL : CPLI_MESSAGES;
 }
 
 static void exchange_by(cpl_comm *comm, const char *method, int round)
@@ -392,15 +393,20 @@ static void exchange_by(cpl_comm *comm, const char *method, int round)
     shard to = shard_create(comm, stream, kinds[(round / 4 + 1) % 4], tp);
     if (cpl_route_create(from.layout, to.layout, &route) != CPL_OK)
         abort();
-    bool expected = is_offered(comm, method);
+    bool expected = offers(comm, way_of(method));
     bool ok = true;
     for (int i = 0; i < 2; i++)
         ok = ok && expected == (cpl_plan_create(route, comm, CPL_I64, WIDTH,
                                                 method, &plans[i]) == CPL_OK);
     check(ok, method, comm);
     if (ok && expected) {
-        check(is_offered(comm, cpl_plan_method(plans[0])), "auto", comm);
+        const char *used = cpl_plan_method(plans[0]);
+        check(offers(comm, way_of(used)), "auto", comm);
+        taken = 0;
         execute(comm, &from, &to, plans);
+        check(strcmp(used, "composed") == 0 ||
+                  (taken & ~(1u << way_of(used))) == 0,
+              "its way, and no other", comm);
     } else {
         check(strstr(cpl_last_error(), "does not offer here") != NULL, "why",
               comm);
@@ -419,16 +425,18 @@ static void exchanges(cpl_world *world, cpl_comm *comm, int round)
     (void)world;
     static const char *const methods[] = {"copy",      "direct",   "packed",
                                           "alltoallv", "composed", "auto"};
-    const cpli_comm_ops *all = comm->ops;
-    cpli_comm_ops some = *all;
-    some.offers = round % 3 == 1   ? offers_no_pull
-                  : round % 3 == 2 ? offers_messages
-                                   : NULL;
+    cpli_comm_ops some = *comm->ops;
+    real = comm->ops;
+    some.offers = offers;
+    some.start = start;
+    offered = round % 3 == 1   ? 1u << CPLI_MESSAGES | 1u << CPLI_ALLTOALL
+              : round % 3 == 2 ? 1u << CPLI_MESSAGES
+                               : ~0u;
     comm->ops = &some;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
         if (strcmp(methods[i], "composed") != 0 || comm->size % 2 == 0)
             exchange_by(comm, methods[i], round);
-    comm->ops = all;
+    comm->ops = real;
 }
 
 /* ---- endings ---- */

@@ -118,6 +118,17 @@ describe("./cplab bench convert", function()
         end)
     end
 
+    it("says that rows are wrong where nothing moves, there and back too", function()
+        for _, words in ipairs { "", "--in-place", "--round-trip", "--round-trip --in-place",
+            "--adjoint --in-place" } do
+            local result = bench(SMALL .. "--from zigzag --method copy --json --fault still "
+                .. words)
+            local row = rows_of(result)[1]
+            assert.same({ 1, "wrong" }, { result.status, row.status }, words)
+            assert.is_true(row.wrong_rows > 100, words)
+        end
+    end)
+
     it("says that an execution took memory", function()
         local result = bench(SMALL .. "--from zigzag --method copy --fault allocation")
         assert.equal(1, result.status)
@@ -139,6 +150,16 @@ describe("./cplab bench convert", function()
         assert.equal(1, result.status)
         assert.truthy(result.out:find("error: rank %d: local: rank %d waited 0.3 s for rank 3 in "
             .. "gather 1; rank 3 does not wait\n"))
+    end)
+
+    it("stops where a rank does not return", function()
+        local result = bench(SMALL .. "--from zigzag,mirror --to contiguous,striped --method copy "
+            .. "--fault stuck --deadline 0.3")
+        assert.equal(1, result.status)
+        assert.truthy(result.out:find("; rank 3 does not return, 2%.%d s after the others were "
+            .. "stopped\n$"))
+        assert.truthy(result.err:find("rows of the table: 0 wrong, 1 ended with an error; 3 more "
+            .. "were not run, since a rank does not return\n", 1, true))
     end)
 
     it("skips what cannot be, and says why", function()

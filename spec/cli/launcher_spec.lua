@@ -9,7 +9,7 @@ local folder, programs
 -- What the launcher may lean on: the programs of every Debian.
 local essential = {
     "bash", "cat", "chmod", "dirname", "env", "find", "flock", "grep", "id", "mkdir", "mv",
-    "nproc", "readlink", "rm", "sleep", "tail", "touch",
+    "nproc", "readlink", "rm", "setpriv", "setsid", "sleep", "tail", "timeout", "touch",
 }
 
 local function link(name)

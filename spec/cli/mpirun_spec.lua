@@ -145,6 +145,67 @@ error: cp=3 mode=raise: rank 2: rank 2 alone
         end)
     end
 
+    -- A file of specs under mpirun, in which ranks do not return.
+    local function passes(body)
+        local path = command.write(folder .. "/stuck_spec.lua",
+            'local ranks = require "spec.support.ranks"\n' .. body)
+        local result = mpirun { "test", path }
+        assert.same({ 0, "" }, { result.status, result.err }, result.out)
+        assert.matches("1 passed, 0 failed, 0 skipped\n$", result.out)
+    end
+
+    for rank = 0, 2, 2 do
+        it_mpi(("needs rank %d back before another run has it, and ends without it"):format(rank),
+            function()
+                passes(([[
+it("leaves a rank behind", function()
+    local _, failure = ranks.try(3, function(comm, p)
+        if comm:rank() == p then while true do end end
+        comm:barrier()
+    end, RANK, 0.3)
+    assert.matches("rank RANK does not return", failure.message, 1, true)
+    local _, message = pcall(ranks.run, 3, function() return 1 end, nil, 0.3)
+    assert.matches("host: rank RANK of an earlier run still runs", message, 1, true)
+    if RANK > 0 then
+        assert.same({ 1, 1 }, ranks.run(RANK, function() return 1 end))
+    end
+end)
+]]):gsub("RANK", tostring(rank)))
+            end)
+    end
+
+    it_mpi("has a rank again that comes back late, and takes its news for no other run's",
+        function()
+            passes [[
+it("waits", function()
+    local function busy(comm, p)
+        local C = require("clib").C
+        local since = C.cpl_clock()
+        while comm:rank() == p.rank and C.cpl_clock() - since < p.seconds do end
+        if p.meets then comm:barrier() end
+        return comm:rank()
+    end
+    local _, failure = ranks.try(3, busy, { rank = 2, seconds = 3.5, meets = true }, 0.3)
+    assert.matches("rank 2 does not return", failure.message, 1, true)
+    assert.same({ 0, 1 }, ranks.run(2, busy, { rank = 1, seconds = 3 }))
+    assert.same({ 0, 1, 2 }, ranks.run(3, busy, { rank = 0, seconds = 0, meets = true }))
+end)
+]]
+        end)
+
+    it_mpi("hears of a failure from rank 0 where no other rank can tell", function()
+        passes [[
+it("fails", function()
+    local _, failure = ranks.try(2, function(comm)
+        if comm:rank() == 0 then error("rank 0 alone", 0) end
+        while true do end
+    end, nil, 0.3)
+    assert.equal(0, failure.rank)
+    assert.matches("^rank 0 alone; rank 1 does not return", failure.message)
+end)
+]]
+    end)
+
     it_mpi("says what is wrong with the words once, and has status 2", function()
         for sentence, words in pairs {
             ["run: --ranks is 4, but mpirun started 3 processes"] = { "run", script, "--ranks",
@@ -165,10 +226,17 @@ error: cp=3 mode=raise: rank 2: rank 2 alone
             return result.err
         end
         local see = " (see ./cplab mpirun --help)\n"
-        assert.equal("cplab: mpirun: -n takes a whole number >= 1, got ''" .. see,
-            refused { "mpirun", "run", "x" })
-        assert.equal("cplab: mpirun: -n takes a whole number >= 1, got '0'" .. see,
-            refused { "mpirun", "-n", "0", "run", "x" })
+        for _, n in ipairs { "", "0", "x", "-1", "1.5", "010", "10000", ("9"):rep(30) } do
+            assert.equal(("cplab: mpirun: -n takes a whole number from 1 to 9999, got '%s'%s")
+                :format(n, see), refused { "mpirun", "-n", n, "run", "x" })
+        end
+        for word, words in pairs {
+            rnu = { "rnu", "x" }, mpirun = { "-n", "2", "mpirun", "-n", "2", "run", "x" },
+            c = { "-n", "2", "--mca", "a", "b", "c", "run", "x" },
+        } do
+            assert.equal(("cplab: mpirun: unknown command '%s'%s"):format(word, see),
+                refused { "mpirun", unpack(words) })
+        end
         assert.equal("cplab: mpirun: a command is missing: one of run, show, route, bench, report, "
             .. "compare, doctor, test" .. see, refused { "mpirun", "-n", "2" })
     end)
@@ -182,6 +250,29 @@ error: cp=3 mode=raise: rank 2: rank 2 alone
             command.read(command.root .. "/cplab"):match '\ncommands="([^"]*)"')
     end)
 
+    it("is not started by mpirun itself", function()
+        assert.same({ status = 2, out = "", err = "cplab: mpirun: mpirun started this already (see "
+            .. "./cplab mpirun --help)\n" }, command.shell(("OMPI_COMM_WORLD_SIZE=2 %s/cplab "
+            .. "mpirun -n 2 doctor"):format(command.root)))
+    end)
+
+    it_mpi("binds no process to a core", function()
+        local path = command.write(folder .. "/cores_spec.lua", [[
+local ranks = require "spec.support.ranks"
+it("may use all cores", function()
+    local function cores()
+        return io.open("/proc/self/status"):read("*a"):match "Cpus_allowed_list:%s*(%S+)"
+    end
+    assert.same({ CORES, CORES }, ranks.run(2, cores))
+end)
+]])
+        local cores = command.shell("cat /proc/self/status").out
+            :match "Cpus_allowed_list:%s*(%S+)"
+        command.write(path, (command.read(path):gsub("CORES", ("%q"):format(cores))))
+        local result = mpirun({ "test", path }, 2)
+        assert.same({ 0, "" }, { result.status, result.err }, result.out)
+    end)
+
     it_mpi("hands other options to mpirun, and standard input to the command", function()
         local result = command.shell(("echo 16,24 | %s/cplab mpirun -n 2 --tag-output route --cp 2 "
             .. "--lengths -"):format(command.root))
@@ -189,8 +280,43 @@ error: cp=3 mode=raise: rank 2: rank 2 alone
         assert.truthy(result.out:find "^%[1,0%]<stdout>:")
     end)
 
+    local function shell(words, rest)
+        return command.shell(("%s/cplab mpirun -n 2 %s %s"):format(command.root, words, rest or ""))
+    end
+
+    it_mpi("prints the help of a command once", function()
+        for _, words in ipairs { "run --help", "test --help" } do
+            local result = shell(words)
+            assert.same({ 0, "" }, { result.status, result.err })
+            local _, n = result.out:gsub("Usage: ", "")
+            assert.equal(1, n)
+        end
+    end)
+
+    it_mpi("tells what of standard output is lost", function()
+        local route = "route --cp 2 --lengths 16,24"
+        for rest, why in pairs {
+            [">/dev/full"] = "No space left on device", [">&-"] = "Bad file descriptor",
+        } do
+            assert.same({ status = 2, out = "", err = "cplab: cannot write standard output: " .. why
+                .. "\n" }, shell(route, rest))
+        end
+        assert.equal(2, shell(route, "<&- >&- 2>&-").status)
+    end)
+
+    it_mpi("ends in silence when nobody reads any more", function()
+        local line = "bash -c 'set -o pipefail; %s/cplab mpirun -n 2 doctor | true'"
+        assert.same({ status = 141, out = "", err = "" }, command.shell(line:format(command.root)))
+    end)
+
+    it_mpi("says why mpirun cannot start", function()
+        local result = shell("--hostfile /no/such doctor")
+        assert.truthy(result.status ~= 0)
+        assert.truthy(result.err:find("/no/such", 1, true))
+    end)
+
     it_mpi("ends with who ends it", function()
-        for _, signal in ipairs { "INT", "TERM" } do
+        for _, signal in ipairs { "INT", "TERM", "HUP", "KILL --foreground" } do
             local result = command.shell(("timeout -s %s 2 %s/cplab mpirun -n 3 run %s --only "
                 .. "mode=loop --only cp=3 --deadline 30"):format(signal, command.root, script))
             assert.truthy(result.status ~= 0)

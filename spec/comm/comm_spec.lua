@@ -123,6 +123,31 @@ describe("a comm", function()
         end)
     end)
 
+    it("has a sentence for memory that the machine has not, and goes on", function()
+        local function ask(comm)
+            local clib = require "clib"
+            local tensors = require "cplab.tensor"
+            local stats = clib.ffi.new "cpl_memory_stats"
+            local function live()
+                clib.C.cpl_memory(stats)
+                return tonumber(stats.live_blocks)
+            end
+            local can_give = tonumber(clib.C.cpl_memory_available())
+            local before = live()
+            local ok, message = pcall(tensors.zeros, { 2 ^ 45 }, "f64") -- more than mmap has
+            local after = live()
+            local n = comm and comm:sum({ tensors.zeros({ 2 }):totable()[1] + 1 })[1] or 1
+            return { ok, message, can_give > 0 and can_give < 2 ^ 45, after - before, n }
+        end
+        local results = ranks.run(1, ask) -- others would count in the same process
+        results[2] = ask()
+        for _, result in ipairs(results) do
+            assert.matches("memory: no 2814749767%d+ bytes left: the machine can give %d+$",
+                result[2])
+            assert.same({ false, true, 0, 1 }, { result[1], result[3], result[4], result[5] })
+        end
+    end)
+
     it("of one rank needs no world", function()
         local comm = comms.self()
         comm:barrier()

@@ -78,6 +78,54 @@ describe("a run ends, and the next one works, when a rank", function()
         assert.matches("in a sum of 1 f64", failure.message, 1, true)
     end)
 
+    it3("sums another number or another kind of elements", function()
+        for what, expected in pairs {
+            dtype = "rank 0 is in a sum of 2 f64, rank 2 in a sum of 2 i64: the ranks made",
+            number = "rank 0 is in a sum of 2 f64, rank 2 in a sum of 1 f64: the ranks made",
+        } do
+            local failure = timed(3, function(comm, p)
+                local rows = require "spec.exchange.rows"
+                local odd = comm:rank() == 2 and p
+                comm:sum_tensor(rows.tensor(odd == "dtype" and "i64" or "f64",
+                    odd == "number" and 1 or 2, 1))
+                return true
+            end, what)
+            assert.matches(expected, failure.message, 1, true)
+        end
+    end)
+
+    -- Its rows stay until they have come out of them.
+    it2("raises or returns while others copy its rows", function()
+        for i = 1, 6 do
+            local raises = i % 2 == 0
+            local failure = timed(2, function(comm, p)
+                local exchange = require "cplab.exchange"
+                local lib = require "clib"
+                local stream = require "cplab.stream".thd { lengths = { 2 ^ 15 } }
+                local layout = require "cplab.layout"
+                local a, b = layout.mirror(stream, { cp = 2 }), layout.striped(stream, { cp = 2 })
+                local plan = exchange.plan(require "cplab.route"(a, b), comm, "f32", 1024, "copy")
+                local rows = require "spec.exchange.rows"
+                local n = a:n_local(comm:rank())
+                local x = rows.tensor("f32", n, 1024)
+                local y = rows.tensor("f32", n, 1024)
+                comm:barrier()
+                plan:start(x, y)
+                if comm:rank() == 0 then
+                    local since = lib.C.cpl_clock()
+                    repeat until lib.C.cpl_clock() - since > 0.003
+                    if p then error("boom", 0) end
+                    return "early"
+                end
+                plan:finish()
+                comm:barrier()
+            end, raises)
+            assert.equal(raises and 0 or 1, failure.rank)
+            assert.matches(raises and "^boom$" or "rank 1 waits for rank 0 in .*, but rank 0 has "
+                .. "returned", failure.message)
+        end
+    end)
+
     it3("never comes: the deadline tells who waits for whom", function()
         local failure, seconds = timed(3, function(comm)
             local C = require("clib").C

@@ -32,6 +32,71 @@ local function choose(comm, p)
     return { method = out[1], estimate = out[2], costs = costs }
 end
 
+-- The quantities of this rank that have a price, by hand, and the estimates of plans in which only
+-- one of them has: a second for a message, a piece, a byte that crosses, a byte that is carried.
+local function estimate_each(comm, p)
+    local clib = require "clib"
+    local C, ffi = clib.C, clib.ffi
+    local exchange = require "cplab.exchange"
+    local rows = require "spec.exchange.rows"
+    pcall(ffi.cdef, [[
+        typedef struct cpli_cost { double message_us, piece_us, crossing_gbs, carried_gbs; }
+            cpli_cost;
+        void cpli_costs_replace(const cpli_cost *costs);
+    ]])
+    local cp, rank, row_bytes = comm:size() / p.tp, comm:rank(), 12
+    local stream = rows.stream("thd", cp, p.tp)
+    local from = rows.layout("random", stream, cp, p.tp)
+    local to = rows.layout("zigzag", stream, cp, p.tp)
+    if p.back then from, to = to, from end
+    local r = require "cplab.route"(from, to)
+    local function count(segments)
+        local sums = { peers = 0, pieces = 0, bytes = 0, own_pieces = 0, own_bytes = 0 }
+        local last = rank
+        for _, segment in ipairs(segments) do
+            local own = segment.peer == rank and "own_" or ""
+            sums[own .. "pieces"] = sums[own .. "pieces"] + 1
+            sums[own .. "bytes"] = sums[own .. "bytes"] + segment.length * row_bytes
+            if own == "" and segment.peer ~= last then sums.peers = sums.peers + 1 end
+            last = segment.peer
+        end
+        return sums
+    end
+    local prices = { { 1e6, 0, math.huge, math.huge }, { 0, 1e6, math.huge, math.huge },
+        { 0, 0, 1e-9, math.huge }, { 0, 0, math.huge, 1e-9 } }
+    local estimates = {}
+    for i, price in ipairs(prices) do
+        C.cpli_costs_replace(ffi.new("cpli_cost[5]", { price, price, price, price, price }))
+        estimates[i] = exchange.plan(r, comm, "f32", 3, p.method):estimate()
+        C.cpli_costs_replace(nil)
+    end
+    return { out = count(r:sends(rank)), into = count(r:receives(rank)), estimates = estimates }
+end
+
+-- Messages, pieces, bytes that cross, bytes that are carried.
+local quantities = {
+    copy = function(out, into)
+        return { out.peers + into.peers, into.pieces + into.own_pieces, into.bytes, into.own_bytes }
+    end,
+    direct = function(out, into)
+        return { out.peers + into.peers, out.pieces + into.pieces + into.own_pieces,
+            math.max(out.bytes, into.bytes), into.own_bytes }
+    end,
+    packed = function(out, into)
+        return { out.peers + into.peers, out.pieces + into.pieces + into.own_pieces,
+            math.max(out.bytes, into.bytes), out.bytes + into.bytes + into.own_bytes }
+    end,
+    alltoallv = function(out, into, n)
+        return { 2 * (n - 1), out.pieces + into.pieces + into.own_pieces,
+            math.max(out.bytes, into.bytes), out.bytes + into.bytes + into.own_bytes }
+    end,
+    -- Both tp ranks: the other's window comes, then twice of what one exchange brings.
+    composed = function(out, into)
+        return { 2 + out.peers + into.peers, 2 * (into.pieces + into.own_pieces),
+            out.bytes + out.own_bytes + 2 * into.bytes, into.bytes + into.own_bytes }
+    end,
+}
+
 local function all_of(n, price)
     local list = {}
     for i = 1, n do list[i] = price end
@@ -85,6 +150,29 @@ describe("auto", function()
                     end
                 end
             end)
+    end
+
+    for method, quantities_of in pairs(quantities) do
+        for _, n in ipairs(counts.of { 4, 8 }) do
+            it(("prices what %s does on the busiest rank, %d ranks"):format(method, n), function()
+                for _, back in ipairs { false, true } do
+                    local results = ranks.run(n, estimate_each,
+                        { method = method, tp = method == "composed" and 2 or 1, back = back })
+                    local most = { 0, 0, 0, 0 }
+                    for _, result in ipairs(results) do
+                        for i, q in ipairs(quantities_of(result.out, result.into, n)) do
+                            most[i] = math.max(most[i], q)
+                        end
+                    end
+                    for _, result in ipairs(results) do
+                        for i, estimate in ipairs(result.estimates) do
+                            assert.is_true(math.abs(estimate - most[i]) < 1e-6,
+                                ("%d: %g, not %g"):format(i, estimate, most[i]))
+                        end
+                    end
+                end
+            end)
+        end
     end
 
     for _, n in ipairs(counts.of { 4 }) do

@@ -61,9 +61,15 @@ local function compare(comm, p)
     local C, ffi = require("clib").C, require("clib").ffi
     local cp, rank, wrong, bytes = comm:size() / p.tp, comm:rank(), {}, { 0, 0 }
     local stream = rows.stream("thd", cp, p.tp)
+    local layouts = require "cplab.layout"
+    local group = { cp = cp, tp = p.tp, group_order = p.order }
     for _, dtype in ipairs { "f64", "f32", "i64", "i32" } do
-        local a = rows.layout("mirror", stream, cp, p.tp)
-        local b = rows.layout("random", stream, cp, p.tp)
+        local a, b
+        if p.order then
+            a, b = layouts.mirror(stream, group), layouts.zigzag(stream, group)
+        else
+            a, b = rows.layout("mirror", stream, cp, p.tp), rows.layout("random", stream, cp, p.tp)
+        end
         local here, there = a:n_local(rank), b:n_local(rank)
         local r, out = route(a, b), {}
         for i, method in ipairs { p.fused, "composed" } do
@@ -125,6 +131,15 @@ describe("the composed path", function()
     end
 
     for _, n in ipairs(counts.of { 4 }) do
+        it("works where tp ranks are in no order", function()
+            for _, order in ipairs { { 1, 0, 3, 2 }, { 3, 0, 2, 1 }, { 2, 1, 0, 3 } } do
+                for _, result in ipairs(ranks.run(n, compare,
+                    { tp = 2, fused = "packed", order = order })) do
+                    assert.same({}, result.wrong)
+                end
+            end
+        end)
+
         it("refuses tp 1, views and two group orders, on every rank", function()
             local cases = {
                 { { tp = 1 }, 'method "composed" needs tp > 1; zigzag, cp 4.* has tp 1' },

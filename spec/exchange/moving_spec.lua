@@ -101,6 +101,36 @@ describe("an exchange between partitions", function()
     end
 end)
 
+-- Rows 0 and 2 change places between ranks 0 and 1, but rank 1 gets one more than it had.
+describe("an exchange in place of one of two partners", function()
+    for _, n in ipairs(counts.of { 3 }) do
+        for _, method in ipairs(methods) do
+            it("moves their rows by " .. method, function()
+                local results = ranks.run(n, function(comm, p)
+                    local layouts = require "cplab.layout"
+                    local rows = require "spec.exchange.rows"
+                    local rank = comm:rank()
+                    local stream = require "cplab.stream".thd { lengths = { 6 } }
+                    local a = layouts.custom(stream, { ranks = { { { 0, 2 } }, { { 2, 2 } },
+                        { { 4, 2 } } } })
+                    local b = layouts.custom(stream, { ranks = { { { 2, 1 }, { 1, 1 } },
+                        { { 0, 1 }, { 3, 2 } }, { { 5, 1 } } } })
+                    local plan = require "cplab.exchange".plan(require "cplab.route"(a, b), comm,
+                        "f32", 3, p)
+                    local here, there = a:positions(rank), b:positions(rank)
+                    local x = rows.tensor("f32", #here, 3, comm):fill_positions(here)
+                    local y = plan:in_place() and x or rows.tensor("f32", #there, 3, comm)
+                    plan:convert(x, y)
+                    local forward = y:first_wrong(there)
+                    plan:adjoint(y, x)
+                    return { plan:in_place(), forward or x:first_wrong(here) }
+                end, method)
+                assert.same({ { true }, { false }, { false } }, results)
+            end)
+        end
+    end
+end)
+
 describe("an exchange on the group of one, which has no world", function()
     for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "auto" } do
         it(("moves its rows to other slots, and back, also in place, by %s"):format(method),
@@ -239,4 +269,36 @@ describe("two exchanges in flight", function()
             end
         end
     end
+end)
+
+describe("an exchange in flight", function()
+    on(2)("is not for the garbage collector, nor are its tensors; a finished one is", function()
+        local results = ranks.run(2, function(comm)
+            local exchange = require "cplab.exchange"
+            local route = require "cplab.route"
+            local rows = require "spec.exchange.rows"
+            local stream = rows.stream("thd", 2)
+            local a, b = rows.layout("zigzag", stream, 2), rows.layout("mirror", stream, 2)
+            local here, there = a:positions(comm:rank()), b:positions(comm:rank())
+            local seen = setmetatable({}, { __mode = "v" })
+            local function start()
+                seen.plan = exchange.plan(route(a, b), comm, "f32", 3)
+                seen.src = rows.tensor("f32", #here, 3):fill_positions(here)
+                seen.dst = rows.tensor("f32", #there, 3):poison()
+                seen.plan:start(seen.src, seen.dst)
+            end
+            local function collect()
+                collectgarbage()
+                collectgarbage()
+                return { seen.plan ~= nil, seen.src ~= nil, seen.dst ~= nil }
+            end
+            start()
+            local in_flight = collect()
+            local wrong = seen.plan and seen.plan:finish():first_wrong(there)
+            return { in_flight, wrong or "right", collect() }
+        end)
+        for _, result in ipairs(results) do
+            assert.same({ { true, true, true }, "right", { false, false, false } }, result)
+        end
+    end)
 end)

@@ -69,6 +69,29 @@ describe("a plan from plain segments", function()
     end)
 end)
 
+describe("a plan from plain segments", function()
+    on(2)("refuses segments that are not in the order of peers", function()
+        local results = ranks.run(2, function(comm)
+            local clib = require "clib"
+            local C, ffi = clib.C, clib.ffi
+            ffi.cdef [[
+                cpl_status cpli_plan_from_parts(const cpl_route_part *part, cpl_comm *comm,
+                    cpl_dtype dtype, int64_t width, cpl_plan **out);
+            ]]
+            local sends = ffi.new("cpl_segment[2]", { { 1, 0, 0, 0, 1 }, { 0, 0, 1, 1, 1 } })
+            local part = ffi.new("cpl_route_part", { sends = sends, n_sends = 2,
+                n_source_rows = 2, n_target_rows = 2 })
+            local out = ffi.new "cpl_plan *[1]"
+            local status = C.cpli_plan_from_parts(part, comm._ptr, C.CPL_F64, 1, out)
+            assert(status == C.CPL_INVALID and out[0] == nil)
+            return ffi.string(C.cpl_last_error())
+        end)
+        for _, message in ipairs(results) do
+            assert.matches("segment 1 .* does not fit 2 ranks and 2 rows in peer order", message)
+        end
+    end)
+end)
+
 describe("exchanges in flight", function()
     on(2)("are at most 16 transfers at a time", function()
         local _, failure = ranks.try(2, function(comm)

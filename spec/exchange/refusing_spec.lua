@@ -90,7 +90,7 @@ describe("an exchange refuses, and writes nothing, when", function()
         end
     end)
 
-    on(2)("src is dst where rows repeat, or they overlap in part", function()
+    on(2)("src is dst where rows repeat or are added, or they overlap in part", function()
         local results = ranks.run(2, function(comm)
             local clib = require "clib"
             local exchange = require "cplab.exchange"
@@ -99,7 +99,7 @@ describe("an exchange refuses, and writes nothing, when", function()
             local layout = rows.layout("zigzag", rows.stream("thd", 2), 2)
             local view, rank = rows.view("shift", layout), comm:rank()
             local n = layout:n_local(rank)
-            local x = rows.tensor("f32", n + 1, 1)
+            local x = rows.tensor("f32", 2 * n, 1)
             local function window(first)
                 local shape = clib.ffi.new("int64_t[1]", n)
                 return { _ptr = clib.create("cpl_tensor", clib.C.cpl_tensor_destroy, 1,
@@ -109,12 +109,16 @@ describe("an exchange refuses, and writes nothing, when", function()
             local to_self = exchange.plan(route(layout, layout), comm, "f32", 1)
             local _, repeats = pcall(to_view.convert, to_view, window(0), window(0))
             local _, overlap = pcall(to_self.convert, to_self, window(0), window(1))
+            local _, sum = pcall(to_self.adjoint, to_self, window(0), window(0), true)
             local ok = pcall(to_self.convert, to_self, window(0), window(0))
-            return { repeats = repeats, overlap = overlap, ok = ok }
+                and pcall(to_self.convert, to_self, window(0), window(n))
+                and pcall(to_self.convert, to_self, window(n), window(0))
+            return { repeats = repeats, overlap = overlap, sum = sum, ok = ok }
         end)
         for _, result in ipairs(results) do
             assert.matches("src is dst, but rank", result.repeats)
             assert.matches("src and dst overlap in part", result.overlap)
+            assert.matches("an adjoint in place cannot accumulate", result.sum)
             assert.is_true(result.ok)
         end
     end)
@@ -139,8 +143,8 @@ describe("ranks that disagree", function()
         assert.is_nil(failure)
     end)
 
-    on(2)("about the dtype, or the layout on either side, get no plan, all of them", function()
-        for _, what in ipairs { "dtype", "source", "target" } do
+    on(2)("about dtype, method, or the layout on either side get no plan, all of them", function()
+        for _, what in ipairs { "dtype", "method", "source", "target" } do
             local messages = ranks.run(2, function(comm, odd)
                 local exchange = require "cplab.exchange"
                 local route = require "cplab.route"
@@ -150,7 +154,8 @@ describe("ranks that disagree", function()
                 local from = rows.layout(differs == "source" and "mirror" or "zigzag", stream, 2)
                 local to = rows.layout(differs == "target" and "mirror" or "contiguous", stream, 2)
                 local ok, message = pcall(exchange.plan, route(from, to), comm,
-                    differs == "dtype" and "i32" or "f32", 3)
+                    differs == "dtype" and "i32" or "f32", 3,
+                    differs == "method" and "packed" or "direct")
                 return ok and "a plan" or message
             end, what)
             for rank = 1, 2 do

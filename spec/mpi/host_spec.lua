@@ -73,6 +73,26 @@ describe("a run of ranks", function()
         end
     end)
 
+    ranks.with(3, it_mpi)("does not begin where a process does not answer", function()
+        ffi.cdef "int getpid(void); int kill(int pid, int signal);"
+        local STOP, CONTINUE = 19, 18
+        local pids = ranks.run(world, function()
+            local lib = require "clib".ffi
+            pcall(lib.cdef, "int getpid(void);")
+            return lib.C.getpid()
+        end)
+        ffi.C.kill(pids[3], STOP)
+        local _, message = pcall(ranks.run, 3, function() return 1 end, nil, 0.3)
+        ffi.C.kill(pids[3], CONTINUE)
+        assert.matches("host: 1 of 2 processes do not answer", message, 1, true)
+        local done
+        repeat -- until those who were told to stay have said so
+            done, message = pcall(ranks.run, 3, function(comm) return comm:sum({ 1 })[1] end)
+            assert.is_true(done or message:find("of an earlier run still runs", 1, true) ~= nil)
+        until done
+        assert.same({ 3, 3, 3 }, message)
+    end)
+
     it_mpi("is not for a rank to start", function()
         for rank = 0, world - 1 do
             local _, failure = ranks.try(world, function(comm, p)
@@ -104,6 +124,33 @@ describe("a run of ranks", function()
         local before = live()
         for _ = 1, 5 do run() end
         assert.equal(before, live())
+    end)
+
+    it_mpi("leaves no file open behind, and no memory of a peer within reach", function()
+        local function run(fails) ranks.try(world, function(comm, p)
+            local exchange = require "cplab.exchange"
+            local rows = require "spec.exchange.rows"
+            local n = comm:size()
+            local stream, rank = rows.stream("thd", n), comm:rank()
+            local a, b = rows.layout("mirror", stream, n), rows.layout("contiguous", stream, n)
+            local plan = exchange.plan(require "cplab.route"(a, b), comm, "f32", 3, "copy")
+            plan:convert(rows.tensor("f32", a:n_local(rank), 3, comm),
+                rows.tensor("f32", b:n_local(rank), 3, comm))
+            if p then error "boom" end
+            return true
+        end, fails) end
+        local function count() return ranks.run(world, function()
+            local files, windows = 0, 0
+            for _ in require "lfs".dir "/proc/self/fd" do files = files + 1 end
+            for line in io.lines "/proc/self/maps" do
+                if line:find("memfd:cplab", 1, true) then windows = windows + 1 end
+            end
+            return { files, windows }
+        end) end
+        local before = count()
+        assert.is_true(before[1][2] > 0) -- that of the host
+        for i = 1, 4 do run(i % 2 == 0) end
+        assert.same(before, count())
     end)
 end)
 
@@ -154,7 +201,12 @@ describe("what ranks share", function()
             comm:barrier() -- threads have one store
             if comm:rank() == 1 then put("share/a", "kept") end
             lib.check(c.cpl_store_share(comm._ptr, "share/"))
+            local stats = lib.ffi.new "cpl_memory_stats"
+            c.cpl_memory_reset_peak()
             lib.check(c.cpl_store_share(comm._ptr, "share/"))
+            c.cpl_memory(stats)
+            -- What nobody lacks is not sent again.
+            assert(stats.peak_bytes - stats.live_bytes < 1000000)
             lib.check(c.cpl_store_share(comm._ptr, "nothing"))
             return { get "share/a", get "share/b", #get "share/big", get "other" }
         end)

@@ -8,10 +8,13 @@ local ranks = require "spec.support.ranks"
 local results = require "cplab.results"
 local sweep = require "cplab.sweep"
 
--- The scripts beside this one, the axes that name a case, and how many cases there are for each cp.
+-- The scripts beside this one, the axes that name a case, on how many ranks its cases run, and how
+-- many cases there are for each of these.
 local SCRIPTS = {
-    numbers = { axes = { "policy", "cp" }, cases = 5 },
-    modes = { axes = { "mode", "policy", "cp" }, cases = 14 },
+    numbers = { axes = { "policy", "cp" }, ranks = { 1, 2, 3, 4, 8 }, cases = 5 },
+    modes = { axes = { "mode", "policy", "cp" }, ranks = { 1, 2, 3, 4, 8 }, cases = 14 },
+    split = { axes = { "method", "policy", "cp", "tp" }, ranks = { 2, 4, 4, 8, 8, 16 }, cases = 6 },
+    batch = { axes = { "policy", "cp" }, ranks = { 1, 2, 3, 4, 8 }, cases = 5 },
 }
 
 -- What may differ: times, and the memory that each transport takes.
@@ -81,7 +84,7 @@ for name, about in pairs(SCRIPTS) do describe("a lab of " .. name, function()
     it("computes the bits that threads compute", function()
         local a, n = lines(theirs, about.axes)
         local b, m = lines(here, about.axes)
-        assert.equal(about.cases * #ranks.sizes { 1, 2, 3, 4, 8 }, n)
+        assert.equal(about.cases * #ranks.sizes(about.ranks), n)
         assert.equal(n, m)
         assert.same(a, b)
     end)

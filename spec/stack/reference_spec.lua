@@ -43,6 +43,15 @@ describe("a reference", function()
         end
     end)
 
+    it("keeps every bit of a loss", function()
+        local options = { iters = 5, optimizer = "sgd", lr = 0.5 }
+        local answers = assert(labs.run { stream = STREAM, cp = 1,
+            model = labs.model { policy = "contiguous" },
+            calls = { { "step", options }, { "reference", options } } }).answers
+        assert.equal(5, #answers[1].losses)
+        assert.same(answers[1].losses, answers[2].losses)
+    end)
+
     it("is of these steps: how many, which optimizer, which lr", function()
         local calls, list = {}, {
             { iters = 2, optimizer = "sgd", lr = 0.5 }, { iters = 2, optimizer = "sgd", lr = 0.25 },

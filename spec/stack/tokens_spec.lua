@@ -45,6 +45,12 @@ describe("tokens", function()
         end
     end)
 
+    it("may be bytes", function()
+        assert.same({ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
+            23, 24 }, (place("zigzag", 3, "\1\2\3\4\5\6\7\8\9\10\11\12\13\14\15\16\17\18\19"
+            .. "\20\21\22\23\24")))
+    end)
+
     it("are drawn from the vocabulary by position, the same in every layout", function()
         local token, label = place("contiguous", 1)
         local different = {}

@@ -1,9 +1,10 @@
 --- Runs on a rank: a lab on a stream and a model given as plain tables.
--- The payload: stream { lengths, real, tokens } or { seqlen }, or streams, a list of which step i
--- takes the one at i mod n; model { pattern and layers, or list, ... } or { preset, fields },
--- cp, options of the lab, and calls { { method, argument, ... }, ... } on it. The call
--- "convert_and_gather" moves rows that hold their own position and brings them back together;
--- "step_by_rank" asks for another step on each rank.
+-- The payload: stream { lengths, real, tokens } or { seqlen, batch, tokens }, or streams, a list of
+-- which step i takes the one at i mod n; model { pattern and layers, or list, ... } or { preset,
+-- fields }, cp, tp (1), options of the lab, and calls { { method, argument, ... }, ... } on it. The
+-- call "convert_and_gather" moves rows that hold their own position and brings them back together,
+-- "convert_and_gather_batch" those of a batch of columns; "gather_columns_as_positions" takes rows
+-- that do not fit; "gradients" runs a step, "step_by_rank" another one on each rank.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -39,6 +40,55 @@ function own.convert_and_gather(lab, from, to, options)
     return lab:gather(lab:convert(rows, from, to, options), to):totable()
 end
 
+-- Rows that hold their position and column, of positions ([rows, batch, 2]) and of columns; `live`
+-- is what comes together where no layout is named.
+function own.convert_and_gather_batch(lab, from, to, batch)
+    local cplab = require "cplab"
+    local layout = cplab.layout
+    local a, b = layout[from](lab.stream, { cp = lab.cp }), layout[to](lab.stream, { cp = lab.cp })
+    local function rows(of, each)
+        local values = {}
+        for _, position in ipairs(of:positions(lab.rank)) do each(values, position) end
+        return values
+    end
+    local n, seqlen = a:n_local(lab.rank), lab.stream:n_positions()
+    local function of_positions(of)
+        return cplab.tensor.from(rows(of, function(values, p)
+            for c = 0, batch - 1 do values[#values + 1], values[#values + 2] = p, c end
+        end), { n, batch, 2 }, "f64")
+    end
+    local by_column = cplab.tensor.from(rows(a:columns(), function(values, p)
+        values[#values + 1], values[#values + 2] = p % seqlen, math.floor(p / seqlen)
+    end), { n * batch, 2 }, "f64")
+    return {
+        positions = lab:gather(lab:convert(of_positions(a), from, to), to):totable(),
+        columns = lab:gather(lab:convert(by_column, a:columns(), b:columns()),
+            b:columns()):totable(),
+        live = lab:gather(of_positions(layout[lab.model.policy.live](lab.stream,
+            { cp = lab.cp }))):totable(),
+    }
+end
+
+-- The loss and every gradient of a step: { { name, number, ... }, ... }.
+function own.gradients(lab)
+    local ffi, clib = require "ffi", require "clib"
+    local m = lab:step { backward = true }
+    local lists = { { "loss", m.loss } }
+    for _, entry in ipairs(lab.stack:gradients()) do
+        local list, data = { entry.name }, ffi.cast("double *", entry.tensor.data)
+        for i = 1, tonumber(clib.C.cpl_tensor_n_elements(entry.tensor)) do
+            list[i + 1] = data[i - 1]
+        end
+        lists[#lists + 1] = list
+    end
+    return lists
+end
+
+function own.gather_columns_as_positions(lab)
+    local rows = require("cplab").tensor.zeros({ 8, 2 }, "f64")
+    return lab:gather(rows):totable()
+end
+
 function own.step_by_rank(lab)
     return lab:step { optimizer = "sgd", lr = 0.1 + lab.rank }
 end
@@ -55,7 +105,7 @@ return function(comm, payload)
                 or function() return make_stream(job.stream) end,
             model = function() return make_model(job.model) end,
         },
-        case = { cp = job.cp }, comm = comm, options = job.options or {},
+        case = { cp = job.cp, tp = job.tp }, comm = comm, options = job.options or {},
     }
     local answers = {}
     for i, call in ipairs(job.calls) do

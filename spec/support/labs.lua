@@ -22,14 +22,15 @@ function M.model(changes)
     return model
 end
 
---- Runs a lab on cp ranks. Returns the answers of the calls (and checks, metrics), or nil, the
+--- Runs a lab on cp * tp ranks. Returns the answers of the calls (and checks, metrics), or nil, the
 -- message and the rank that failed.
--- @tparam table job stream, model, cp, calls, options; see spec/support/lab_rank.lua
+-- @tparam table job stream, model, cp, tp (1), calls, options; see spec/support/lab_rank.lua
 function M.run(job)
     C.cpl_store_put("said:lazy", "1", 1) -- spec/cli/lazy_spec.lua wants that warning, others not
     local payload = buffer.encode(job)
     local out = ffi.new "cpl_host_run *[1]"
-    clib.check(C.cpl_host_run_ranks(job.cp, 60, "spec.support.lab_rank", payload, #payload, out))
+    local n = job.cp * (job.tp or 1)
+    clib.check(C.cpl_host_run_ranks(n, 60, "spec.support.lab_rank", payload, #payload, out))
     local run = ffi.gc(out[0], C.cpl_host_run_destroy)
     local failed = C.cpl_host_failed_rank(run)
     if failed >= 0 then
@@ -41,9 +42,9 @@ function M.run(job)
 end
 
 --- One traced step with parity; raises what a rank raised.
-function M.parity_step(stream, model, cp, options)
+function M.parity_step(stream, model, cp, options, tp)
     local result, message = M.run {
-        stream = stream, model = model, cp = cp, options = options,
+        stream = stream, model = model, cp = cp, tp = tp, options = options,
         calls = { { "step", { backward = true, reference = true, trace = true } } },
     }
     if not result then

@@ -42,8 +42,8 @@ end
 
 --- A live layer on a stream: { layer, x, y, dy, dx, parameters }; every value is drawn, the
 -- parameters too, so that no weight is at a special point. The rank's runs are those given, or
--- all positions in order.
-function M.live(kind, stream_fields, changes, runs)
+-- all positions in order; with `split` { tp_rank, tp } it has a slice of the layer.
+function M.live(kind, stream_fields, changes, runs, split)
     local self = { kind = kind, layer = M.create(kind, changes) }
     self.stream = cplab.stream.thd(stream_fields)
     self.layout = runs and cplab.layout.custom(self.stream, { cp = 1, ranks = { runs } })
@@ -51,6 +51,7 @@ function M.live(kind, stream_fields, changes, runs)
     self.comm = C.cpl_comm_self()
     self.place = clib.create("cpl_place", C.cpl_place_destroy, 1, C.cpl_place_create, self.comm,
         self.layout._ptr)
+    if split then clib.check(C.cpl_place_split(self.place, split[1], split[2])) end
     self.parameters = parameters.new(self.comm, "f64", { { name = kind, ptr = self.layer } })
     M.fill(self.parameters.weights, "weights")
     clib.check(C.cpl_layer_prepare(self.layer, kind, self.place))

@@ -9,9 +9,10 @@ local M = {}
 
 -- ---- faults that specs plant to prove that they are seen --------------------------
 
--- Turns every bit of one byte over, in the first row of a buffer of rank 0.
+-- Turns every bit of one byte over, in the first row of a buffer of the last rank: that rank 0,
+-- whose result is shown, can only hear of.
 local function corrupt(setup, buffer)
-    if setup.rank > 0 or setup.case.rows == 0 then return end
+    if setup.rank < setup.comm:size() - 1 or setup.case.rows == 0 then return end
     local data = ffi.cast("uint8_t *", buffer.tensor.data)
     data[setup.case.row_bytes - 1] = 255 - data[setup.case.row_bytes - 1]
 end
@@ -24,10 +25,16 @@ end
 -- Comes later than the deadline of the others, but within the patience of the host.
 local LATE_S = 1
 
---- The last rank fails, or comes late, if the fault of the case says so.
+-- A step; or nothing, which a round trip in place would not show at its end.
+local function execute(setup, step)
+    if setup.case.fault ~= "still" then setups.execute(step) end
+end
+
+--- The last rank fails, comes late, or does not return, if the fault of the case says so.
 function M.fault_of_rank(comm, case)
     if comm:rank() < comm:size() - 1 then return end
     if case.fault == "rank" then error("a planted fault", 0) end
+    while case.fault == "stuck" do end
     if case.fault == "late" then
         local start = clib.C.cpl_clock()
         repeat until clib.C.cpl_clock() - start > LATE_S
@@ -71,7 +78,7 @@ local function one_phase(setup, phase)
     prepare(setup, phase)
     local between = 0
     for i, step in ipairs(setup.steps) do
-        setups.execute(step)
+        execute(setup, step)
         local dst = expect(setup, step)
         if i < #setup.steps and setup.kept then between = between + count(setup, dst, phase) end
     end

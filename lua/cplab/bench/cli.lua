@@ -75,7 +75,7 @@ local function add_convert(bench, whole, seconds)
     command:flag("--json", "Print one JSON object a row.")
     -- Specs plant a fault to see that it is found.
     command:option("--fault", "A fault to be found."):hidden(true)
-        :choices { "check", "source", "loop", "allocation", "rank", "late" }
+        :choices { "check", "source", "loop", "still", "allocation", "rank", "late", "stuck" }
 end
 
 --- Adds the command.

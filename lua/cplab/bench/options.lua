@@ -14,7 +14,7 @@ local M = {}
 local DTYPES = { "f64", "f32", "bf16", "i64", "i32" }
 local SCALE = { [""] = 1, K = 2 ^ 10, M = 2 ^ 20, G = 2 ^ 30 }
 
-local THREADS = 4
+local THREADS, MAX_SIZES = 4, 1000
 
 --- What stands where nothing is said. `cp` follows from the ranks at hand.
 M.defaults = {
@@ -36,10 +36,11 @@ local function size(text, option)
         or refuse("%s takes bytes such as 1024, 64K, 16M or 2G, got '%s'", option, text)
 end
 
---- The sizes from the least to the largest, each `factor` times the one before.
+--- The sizes from the least to the largest, each `factor` times the one before; one more than
+-- MAX_SIZES where there are so many.
 function M.sizes(least, largest, factor)
     local list, bytes = {}, least
-    while bytes <= largest do
+    while bytes <= largest and #list <= MAX_SIZES do
         list[#list + 1] = bytes
         bytes = math.max(bytes + 1, math.floor(bytes * factor))
     end
@@ -55,7 +56,12 @@ local function read_sizes(words)
     if least > largest then
         refuse("-b %s is more than -e %s", words.min_bytes, words.max_bytes)
     end
-    return M.sizes(least, largest, factor)
+    local list = M.sizes(least, largest, factor)
+    if #list > MAX_SIZES then
+        refuse("-f %s makes more than %d sizes of -b %s to -e %s", words.step_factor, MAX_SIZES,
+            words.min_bytes, words.max_bytes)
+    end
+    return list
 end
 
 --- Layouts that need nothing but their name.

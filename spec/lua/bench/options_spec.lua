@@ -18,6 +18,8 @@ describe("options of bench convert", function()
         assert.same({ 5 }, options.sizes(5, 9, 2))
         assert.same({ 2, 3, 4, 6 }, options.sizes(2, 8, 1.5))
         assert.same({ 1, 2, 3 }, options.sizes(1, 3, 1.0001))
+        assert.equal(1000, #options.sizes(1, 1000, 1.0001))
+        assert.equal(1001, #options.sizes(1, 2 ^ 52, 1.0001))
     end)
 
     it("has defaults for everything", function()
@@ -58,6 +60,8 @@ describe("options of bench convert", function()
         { { step_factor = "1" }, "-f takes a factor > 1, got '1'" },
         { { step_factor = "nan" }, "-f takes a factor > 1, got 'nan'" },
         { { step_factor = "inf" }, "-f takes a factor > 1, got 'inf'" },
+        { { step_factor = "1.001", min_bytes = "4K" }, "-f 1.001 makes more than 1000 sizes of "
+            .. "-b 4K to -e 64M" },
         { { from = "zigzak" }, '--from: there is no zigzak; did you mean "zigzag"?' },
         { { to = "custom" }, "--to: there is no custom; there are contiguous, zigzag, mirror, "
             .. "snake, striped, balanced" },

@@ -1,0 +1,28 @@
+-- What must be the same bits on every transport? Traced steps with parity, and training steps, of
+-- a small hybrid stack on a batch of columns, by every policy.
+local cplab = require "cplab"
+return cplab.experiment {
+    name = "batch", about = "The numbers of a small stack on a batch.",
+    sweep = {
+        policy = { "zigzag", "contiguous", "mirror", "balanced", "native" },
+        cp = { 1, 2, 3, 4, 8 },
+    },
+    stream = function() return cplab.stream.sbhd { seqlen = 48, batch = 3 } end,
+    model = function(case)
+        return cplab.model {
+            schedule = cplab.schedule.pattern("GG*G", 4), policy = case.policy, hidden = 12,
+            vocab = 17, dtype = "f64", seed = 3, mlp = { width = 20 },
+            gqa = { heads = 4, kv_heads = 2, head_dim = 8, block = 1 },
+            gdn = { key_heads = 2, value_heads = 4, key_dim = 5, value_dim = 6, chunk = 4 },
+        }
+    end,
+    run = function(lab)
+        local m = lab:step { backward = true, reference = true, trace = true }
+        lab:check("parity_fwd", m.parity_fwd, 1e-12)
+        lab:check("parity_grad", m.parity_grad, 1e-12)
+        lab:check("wrong_rows", m.wrong_rows, { equals = 0 })
+        local trained = lab:step { iters = 4, optimizer = "sgd", lr = 0.25 }
+        local reference = lab:reference { iters = 4, optimizer = "sgd", lr = 0.25 }
+        lab:record { losses = trained.losses, reference = reference.losses }
+    end,
+}
