@@ -152,6 +152,27 @@ describe("auto", function()
             end)
     end
 
+    for _, n in ipairs(counts.of { 3 }) do
+        it("takes the first of those that cost the same", function()
+            local nothing = all_of(5, { 0, 0, math.huge, math.huge })
+            for _, result in ipairs(ranks.run(n, choose, { prices = { all = nothing } })) do
+                assert.same({ "copy", 0 }, { result.method, result.estimate })
+            end
+            nothing[1] = dear
+            for _, result in ipairs(ranks.run(n, choose, { prices = { all = nothing } })) do
+                assert.same({ "direct", 0 }, { result.method, result.estimate })
+            end
+        end)
+
+        -- Threads send as they copy, so packing only adds to it; a message over MPI is dear.
+        it("goes by the prices of its transport", function()
+            for _, result in ipairs(ranks.run(n, choose, { to = "striped" })) do
+                local direct, packed = result.costs[2], result.costs[3]
+                assert.equal(ranks.transport() == "mpi", direct > packed)
+            end
+        end)
+    end
+
     for method, quantities_of in pairs(quantities) do
         for _, n in ipairs(counts.of { 4, 8 }) do
             it(("prices what %s does on the busiest rank, %d ranks"):format(method, n), function()

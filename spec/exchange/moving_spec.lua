@@ -131,6 +131,31 @@ describe("an exchange in place of one of two partners", function()
     end
 end)
 
+describe("an exchange with a view", function()
+    for _, n in ipairs(counts.of { 3 }) do
+        for _, method in ipairs(methods) do
+            it("takes a tensor without rows for both sides, by " .. method, function()
+                local results = ranks.run(n, function(comm, p)
+                    local rows = require "spec.exchange.rows"
+                    local rank = comm:rank()
+                    local stream = require "cplab.stream".thd { lengths = { 6 } }
+                    local a = require "cplab.layout".custom(stream, { ranks = { { { 0, 2 },
+                        { 4, 2 } }, { { 2, 2 } }, {} } })
+                    local view = rows.view("shift", a)
+                    local plan = require "cplab.exchange".plan(require "cplab.route"(a, view),
+                        comm, "f32", 3, p)
+                    local here, there = a:positions(rank), rows.view_positions(view, rank)
+                    local x = rows.tensor("f32", #here, 3, comm):fill_positions(here)
+                    local y = #here == 0 and x or rows.tensor("f32", #there, 3, comm):poison()
+                    plan:convert(x, y)
+                    return { #there, y:first_wrong(there) }
+                end, method, 2)
+                assert.same({ { 4 }, { 2 }, { 0 } }, results)
+            end)
+        end
+    end
+end)
+
 describe("an exchange on the group of one, which has no world", function()
     for _, method in ipairs { "copy", "direct", "packed", "alltoallv", "auto" } do
         it(("moves its rows to other slots, and back, also in place, by %s"):format(method),
