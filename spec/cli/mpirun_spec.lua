@@ -339,8 +339,13 @@ end)
 end)
 
 describe("a program that mpirun started", function()
+    -- Of the build that runs these specs.
+    local function bin()
+        return ("%s/.build/%s/bin"):format(command.root, os.getenv "CPLAB_VARIANT" or "release")
+    end
+
     it("says once that its build has no MPI, with status 3", function()
-        local host = command.root .. "/.build/release/bin"
+        local host = bin()
         folder = command.folder()
         finally(function() command.remove(folder) end)
         command.shell(("cp %s/cplab-host %s/libcplab.so %s"):format(host, host, folder))
@@ -357,7 +362,7 @@ describe("a program that mpirun started", function()
     end)
 
     it("says that its plug-in is none, or of another version", function()
-        local host = command.root .. "/.build/release/bin"
+        local host = bin()
         folder = command.folder()
         finally(function() command.remove(folder) end)
         command.shell(("cp %s/cplab-host %s/libcplab.so %s"):format(host, host, folder))
