@@ -136,7 +136,18 @@ describe("a part of a comm", function()
             C.cpl_memory(stats)
             return tonumber(stats.live_blocks)
         end
+        -- The collector would give back what earlier specs left.
+        collectgarbage()
+        collectgarbage()
+        collectgarbage "stop"
+        finally(function() collectgarbage "restart" end)
         local failures, before = 0, live_blocks()
+        -- Fewer: a letter of the host that was still on its way is gone.
+        local function check_blocks()
+            local now = live_blocks()
+            assert.is_true(now == before or ranks.transport() == "mpi" and now < before)
+            before = now
+        end
         repeat
             C.cpl_memory_fail_after(failures)
             local status = C.cpl_comm_part(C.cpl_comm_self(), list, 1, out)
@@ -144,14 +155,14 @@ describe("a part of a comm", function()
             if status ~= C.CPL_OK then
                 assert.equal(C.CPL_MEMORY, tonumber(status))
                 assert.is_true(out[0] == nil)
-                assert.equal(before, live_blocks())
+                check_blocks()
                 failures = failures + 1
             end
         until status == C.CPL_OK
         assert.is_true(failures >= 4)
         C.cpl_comm_part_destroy(out[0])
         C.cpl_comm_part_destroy(nil)
-        assert.equal(before, live_blocks())
+        check_blocks()
     end)
 
     it("needs its ranks in order, and this one among them", function()
