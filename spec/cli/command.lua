@@ -56,9 +56,11 @@ function M.shell(command)
 end
 
 --- Runs ./cplab with words, from another folder than its own.
-function M.cplab(words)
-    local parts = { word(M.root .. "/cplab") }
-    for i, text in ipairs(words) do parts[i + 1] = word(text) end
+-- @tparam {string,...} words
+-- @tparam ?string settings of the environment, as the shell reads them
+function M.cplab(words, settings)
+    local parts = { settings or "", word(M.root .. "/cplab") }
+    for _, text in ipairs(words) do parts[#parts + 1] = word(text) end
     return M.shell("cd / && " .. table.concat(parts, " "))
 end
 
