@@ -9,11 +9,7 @@ local function bench(text)
     return command.cplab(words)
 end
 
-local function rows_of(result)
-    local rows = {}
-    for line in result.out:gmatch "[^\n]+" do rows[#rows + 1] = assert(json.decode(line)) end
-    return rows
-end
+local rows_of = command.objects
 
 local GQA = "gqa --tokens 200 --heads 4 --kv-heads 2 --head-dim 8 --gemm 32 -n 3 -w 1 "
 local GDN = "gdn --tokens 200 --key-heads 2 --value-heads 4 --key-dim 8 --value-dim 8 --gemm 32 "

@@ -8,11 +8,7 @@ local function bench(text)
     return command.cplab(words)
 end
 
-local function rows_of(result)
-    local rows = {}
-    for line in result.out:gmatch "[^\n]+" do rows[#rows + 1] = assert(json.decode(line)) end
-    return rows
-end
+local rows_of = command.objects
 
 local SMALL = "-b 8K -e 8K --row-bytes 64 -n 2 -w 1 "
 

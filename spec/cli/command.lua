@@ -1,5 +1,6 @@
 --- Runs ./cplab, or any other command, and brings back what it did.
 local environment = require "cplab.environment"
+local json = require "cplab.json"
 local lfs = require "lfs"
 
 local M = {}
@@ -62,6 +63,13 @@ function M.cplab(words, settings)
     local parts = { settings or "", word(M.root .. "/cplab") }
     for _, text in ipairs(words) do parts[#parts + 1] = word(text) end
     return M.shell("cd / && " .. table.concat(parts, " "))
+end
+
+--- The objects that a command printed as JSON, one a line.
+function M.objects(result)
+    local list = {}
+    for line in result.out:gmatch "[^\n]+" do list[#list + 1] = assert(json.decode(line)) end
+    return list
 end
 
 return M
