@@ -11,10 +11,9 @@ local sweep = require "cplab.sweep"
 -- The scripts beside this one, the axes that name a case, on how many ranks its cases run, and how
 -- many cases there are for each of these.
 local SCRIPTS = {
-    numbers = { axes = { "policy", "cp" }, ranks = { 1, 2, 3, 4, 8 }, cases = 5 },
+    numbers = { axes = { "stream", "policy", "cp" }, ranks = { 1, 2, 3, 4, 8 }, cases = 10 },
     modes = { axes = { "mode", "policy", "cp" }, ranks = { 1, 2, 3, 4, 8 }, cases = 14 },
     split = { axes = { "method", "policy", "cp", "tp" }, ranks = { 2, 4, 4, 8, 8, 16 }, cases = 6 },
-    batch = { axes = { "policy", "cp" }, ranks = { 1, 2, 3, 4, 8 }, cases = 5 },
 }
 
 -- What may differ: times, and the memory that each transport takes.

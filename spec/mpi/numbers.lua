@@ -1,13 +1,20 @@
 -- What must be the same bits on every transport? Traced steps with parity, and training steps, of
--- a small hybrid stack, by every policy.
+-- a small hybrid stack, by every policy, on packed sequences and on a batch of columns.
 local cplab = require "cplab"
+
+local streams = {
+    packed = function() return cplab.stream.thd { lengths = { 96, 48 }, real = { 91, 48 } } end,
+    batch = function() return cplab.stream.sbhd { seqlen = 48, batch = 3 } end,
+}
+
 return cplab.experiment {
     name = "numbers", about = "The numbers of a small stack.",
     sweep = {
+        stream = { "packed", "batch" },
         policy = { "zigzag", "contiguous", "mirror", "balanced", "native" },
         cp = { 1, 2, 3, 4, 8 },
     },
-    stream = function() return cplab.stream.thd { lengths = { 96, 48 }, real = { 91, 48 } } end,
+    stream = function(case) return streams[case.stream]() end,
     model = function(case)
         return cplab.model {
             schedule = cplab.schedule.pattern("GG*G", 4), policy = case.policy, hidden = 12,
