@@ -344,6 +344,17 @@ function Lab:gather(tensor, layout)
     return result
 end
 
+--- Collective. The loss of each token of the last step, as rows of the entry layout, where the
+-- batch and its masks are (under a fixed policy: where the model lives); 0 where there is no label.
+-- Rows of a batch of columns are those of its columns.
+-- @treturn cplab.tensor [rows, 1], f64
+-- @treturn Layout whose rows they are, for `gather`
+-- @raise before any step
+function Lab:token_losses()
+    if not self.stack then error("lab:token_losses: no step has run", 2) end
+    return require("cplab.token_losses").of(self.stack), self.stack.entry
+end
+
 --- What the worker sends to the controller.
 function Lab:result()
     return { metrics = self.metrics, checks = self.checks, samples = self.samples,
