@@ -128,6 +128,22 @@ function M.from_policy(policy, layers)
         is_triple = true }
 end
 
+--- An assignment, as a user would write it, in which each layer lives in the layout that it wants:
+-- the residual stream is converted where the next layer wants another one, and nothing is converted
+-- around mixers. Layers that want none live where the stream happens to be.
+-- @tparam {string|false,...} preferences by layer, as cplab.pipeline.preferences gives them
+-- @tparam string entry
+-- @tparam ?string exit default: entry
+-- @treturn table
+function M.coalesced(preferences, entry, exit)
+    local layers, at = {}, entry
+    for i, wanted in ipairs(preferences) do
+        at = wanted or at
+        layers[i] = { live = at }
+    end
+    return (M.new({ name = "coalesced", entry = entry, exit = exit or entry, layers = layers }, 2))
+end
+
 -- ---- on a stream ---------------------------------------------------------------
 
 --- The layouts of an assignment on a stream, by name; equal names share one object.
