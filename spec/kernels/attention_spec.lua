@@ -169,4 +169,48 @@ describe("merge", function()
         -- The control: the form that others wrote overflows.
         assert.equal(inf, math.log(1 + math.exp(1000 - -1000)))
     end)
+
+    it("gives its gradient to the side that has keys, and to both as their weights are", function()
+        local inf = math.huge
+        -- lse, o, lse_b, o_b, d_o, d_lse -> do, dlse, do_b, dlse_b
+        local cases = {
+            { -1000, 1, 1000, 2, 3, 5, 0, 0, 3, 5 }, { 1000, 1, -1000, 2, 3, 5, 3, 5, 0, 0 },
+            { -inf, 0, -inf, 0, 3, 5, 3, 5, 0, 0 }, { -inf, 0, 3, 2, 3, 5, 0, 0, 3, 5 },
+            { 3, 2, -inf, 0, 3, 5, 3, 5, 0, 0 },
+            -- Equal weights: each half of both, and 1/4 * 3 * (3 - 1) from one lse to the other.
+            { -1000, 1, -1000, 3, 3, 5, 1.5, 2.5 - 1.5, 1.5, 2.5 + 1.5 },
+        }
+        for _, device in ipairs(DEVICES) do
+            for _, c in ipairs(cases) do
+                local function t(x, ...) return tensor.from({ x }, { ... }) end
+                local list = { op.merge_backward(t(c[2], 1, 1, 1), t(c[1], 1, 1), t(c[4], 1, 1, 1),
+                    t(c[3], 1, 1), t(c[5], 1, 1, 1), t(c[6], 1, 1), { device = device }) }
+                for i = 1, 4 do assert.equal(c[6 + i], list[i]:totable()[1]) end
+            end
+        end
+    end)
+
+    -- A ring's backward uses the merged lse for every part; the gradient of merge says the same.
+    it("and back is the backward of attention over both sets of keys", function()
+        local q, k, v = inputs(9, 1, 1, 4, 3)
+        local o, lse = op.gqa(q, k, v)
+        local d_o = numbers.tensor(21, 0, { 9, 1, 3 })
+        local _, _, dv = op.gqa_backward(q, k, v, o, lse, d_o)
+        -- Keys 0 .. 3 and 4 .. 8 apart, where queries 4 .. 8 see all of the first.
+        local function last(t) return numbers.rows(t, 4, 5) end
+        local o_a, lse_a = part(op.axpby(last(q), last(q), { alpha = 0.5, beta = 0 }), k, v, 0, 4,
+            4, 3)
+        local o_b, lse_b = op.gqa(last(q), last(k), last(v))
+        close("o", (op.merge(o_a, lse_a, o_b, lse_b)), last(o), 1e-14)
+        local do_a, dlse_a, do_b, dlse_b = op.merge_backward(o_a, lse_a, o_b, lse_b, last(d_o))
+        -- The value of key 8 is seen by query 8 alone: its gradient comes through do_b.
+        local _, _, dv_b = op.gqa_backward(last(q), last(k), last(v), o_b, lse_b, do_b)
+        close("dv", numbers.rows(dv_b, 4, 1), numbers.rows(dv, 8, 1), 1e-14)
+        far("dv without the merge", numbers.rows(select(3, op.gqa_backward(last(q), last(k),
+            last(v), o_b, lse_b, last(d_o))), 4, 1), numbers.rows(dv, 8, 1), 1e-3)
+        -- The weights of both sides sum to 1: so do their gradients of o; lse's cancel.
+        close("do", op.axpby(do_a, do_b), last(d_o), 1e-15)
+        local sum = op.axpby(dlse_a, dlse_b):totable()
+        for _, x in ipairs(sum) do assert.is_true(math.abs(x) <= 1e-15) end
+    end)
 end)

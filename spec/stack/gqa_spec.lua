@@ -124,6 +124,8 @@ describe("a stack", function()
                 assert.is_true(m.parity_fwd <= BOUND and m.parity_grad <= BOUND)
                 assert.equal(0, m.wrong_rows)
                 assert.equal(MODES[i].cp_mode == "a2a" and 2 or 4, m.conversions_fwd)
+                assert.same({ 3, 1, 1, 1 },
+                    { m.layers, m.gqa_layers, m.mla_layers, m.gdn_layers })
             end
         end
         local function refused(message, changes)
