@@ -10,6 +10,7 @@ local args = require "cplab.check_args"
 local assignments = require "cplab.assignment"
 local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
+local depths = require "cplab.mtp"
 local named = require "cplab.named_layouts"
 local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
@@ -356,20 +357,23 @@ local function imbalance(work, a2a)
     return total > 0 and most * (#work / a2a) / total or 1
 end
 
---- How uneven the work of attention is, max/mean over ranks, in the layer where it is most so.
--- Where heads are spread (a2a), all ranks share the work; windows are not looked at.
--- The depths of MTP are not looked at either.
+--- How uneven the work of attention is, max/mean over ranks, in the layer where it is most so. Work
+-- is pairs of a query and a key that it sees: within the layer's window, in a depth of MTP those of
+-- its shorter sequences. Where heads are spread (a2a), all ranks share the work.
 -- @tparam table assignment
 -- @tparam table layouts of Model:layouts
 function Model:attention_imbalance(assignment, layouts)
-    local work, worst = {}, 1
-    for i = 1, self.schedule:count() do
-        local where, layer = assignment.layers[i].mixer, assignment.layers[i].layer
+    local worst, made = 1, {} -- by layout and depth, then window: layers alike are looked at once
+    for i, entry in ipairs(assignment.layers) do
+        local where, layer = entry.mixer, entry.layer
         if schedules.is_attention(layer.kind) and layer.cp_mode ~= "a2a" then
-            work[where] = work[where] or layouts.shard[where]:work()
-            local a2a = layers.mixer_config(self, layer.kind, layer).a2a
-            worst = math.max(worst, imbalance(work[where],
-                #work[where] > 1 and math.max(a2a, 1) or 1))
+            local depth = math.max(i - self.schedule:count(), 0)
+            local config, key = layers.mixer_config(self, layer.kind, layer), where .. " " .. depth
+            local of = made[key] or { layout = depth == 0 and layouts.shard[where]
+                or depths.layout(layouts.shard[where], depth) }
+            local work = of[config.window] or of.layout:work(config.window)
+            made[key], of[config.window] = of, work
+            worst = math.max(worst, imbalance(work, #work > 1 and math.max(config.a2a, 1) or 1))
         end
     end
     return worst
