@@ -200,11 +200,47 @@ describe("the state of a GDN layer over ranks", function()
 end)
 
 describe("the modes of a GDN layer", function()
+    it("T-29: headwise gives the bits of a sequence in order, whatever layout brings it", function()
+        local cases = {}
+        for i, kind in ipairs { "contiguous", "zigzag", "mirror", "striped", "custom", "custom" } do
+            cases[i] = case_of({ 16 }, { kind = kind, cp_mode = "headwise" })
+        end
+        -- Runs as they are in zigzag, and rows of contiguous undone as if they were zigzag's.
+        cases[5].ranks = { { { 0, 4 }, { 12, 4 } }, { { 4, 8 } } }
+        cases[6].ranks = { { { 12, 4 }, { 0, 4 } }, { { 8, 4 }, { 4, 4 } } }
+        local first, a, b, c, d, e = run(2, cases)
+        for _, result in ipairs { a, b, c, d, e } do
+            assert.equal(0, worst(first.y, result.y, 0, 0, 15))
+        end
+        -- The control: rows that change places are other rows.
+        local swapped = {}
+        for t = 0, 15 do swapped[t] = first.y[t >= 4 and t < 12 and t or (t + 12) % 24] end
+        assert.is_true(worst(first.y, swapped, 0, 0, 15) > 1e-3)
+    end)
+
     it("T-31: headwise takes lengths that only cp divides; zigzag of them is refused", function()
         right(2, case_of({ 6, 10 }, { cp_mode = "headwise" }),
             case_of({ 6, 10 }, { cp_mode = "headwise", kind = "snake" }))
         assert.equal("layout.zigzag: sequence 0 has 6 tokens, not a multiple of 2*cp = 4",
             message(cplab.layout.zigzag, cplab.stream.thd { lengths = { 6, 10 } }, { cp = 2 }))
+    end)
+
+    it("[report 77] headwise: what goes in one message is what each part would be alone", function()
+        for cp, config in pairs { [2] = {}, [4] = { key_heads = 2, value_heads = 8 } } do
+            local lengths = {}
+            for i = 1, cp do lengths[i] = 9 end
+            -- Where no sequence is cut, chunkwise sends nothing, and must have the same bits.
+            local local_one, fused, wrong = run(cp, { case_of(lengths, { config = config }),
+                case_of(lengths, { config = config, cp_mode = "headwise" }),
+                case_of(lengths, { config = config, cp_mode = "headwise",
+                    faults = { rank = 1, first_slice = 1 } }) })
+            for i = 1, cp do
+                assert.equal(0, local_one.of_ranks[i].sent.messages)
+                assert.equal(2 * (cp - 1), fused.of_ranks[i].sent.messages) -- there and back
+                assert.equal(0, worst(local_one.y, fused.y, i - 1, 0, 8))
+                assert.is_true(worst(local_one.y, wrong.y, i - 1, 0, 8) > 1e-3)
+            end
+        end
     end)
 
     it("T-58: every rank takes part, also where it has nothing to hand over", function()

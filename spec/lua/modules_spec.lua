@@ -1,5 +1,5 @@
--- Modules load in any order: what one needs it requires itself. T-50 of other systems is a type that
--- is there only where another import came before.
+-- Modules load in any order: what one needs it requires itself. Elsewhere a type was there only
+-- where another import came before.
 local lfs = require "lfs"
 
 local clib = require "clib"
