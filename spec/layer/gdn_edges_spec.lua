@@ -177,7 +177,7 @@ describe("the state of a GDN layer over ranks", function()
         end
     end)
 
-    it("T-74: does not go from the middle document to the last, and does inside of it", function()
+    it("T-74: leaks from no document into the next, but goes on inside [report 79]", function()
         local cases = {}
         for i, lengths in ipairs { { 37, 51, 40 }, { 37, 91 } } do
             cases[2 * i - 1] = case_of(lengths, { a_log = SLOW })

@@ -37,12 +37,14 @@ describe("trap", function()
             message(layout.zigzag, s, { cp = 2 }))
     end)
 
-    it("T-03: an unknown layout is an error, not zigzag", function()
+    it("T-03, T-48: an unknown layout is an error, not zigzag, and so is none", function()
         local s = thd { lengths = { 16 } }
         assert.truthy(message(layout.create, "interleaved", s, { cp = 2 })
             :find('unknown layout "interleaved"', 1, true))
         assert.truthy(message(layout.create, nil, s, { cp = 2 })
             :find("unknown layout nil", 1, true))
+        assert.equal("model: field "policy" is missing", message(cplab.model.new, {
+            schedule = cplab.schedule.ratio("1:3", 4), hidden = 8, vocab = 8 }))
     end)
 
     it("T-04: contiguous needs cp to divide, conversion to zigzag 2*cp", function()
