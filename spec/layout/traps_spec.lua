@@ -43,7 +43,7 @@ describe("trap", function()
             :find('unknown layout "interleaved"', 1, true))
         assert.truthy(message(layout.create, nil, s, { cp = 2 })
             :find("unknown layout nil", 1, true))
-        assert.equal("model: field "policy" is missing", message(cplab.model.new, {
+        assert.equal('model: field "policy" is missing', message(cplab.model.new, {
             schedule = cplab.schedule.ratio("1:3", 4), hidden = 8, vocab = 8 }))
     end)
 
