@@ -55,7 +55,7 @@ describe("padding of attention (T-85)", function()
         is_pad[first] = true
     end
 
-    it("gives and gets exactly 0 on every rank, whatever stands in it", function()
+    it("T-35: gives and gets exactly 0 on every rank, whatever stands in it [report 67]", function()
         local cases = cases_of(STREAM)
         for i, result in ipairs(modes.run(4, cases)) do
             for position = 0, 31 do
@@ -89,7 +89,7 @@ describe("real lengths (T-84)", function()
         { lengths = { 16, 8, 8, 16, 8, 16 }, real = { 9, 8, 8, 12, 8, 12 } },
     }
 
-    it("count for every query and key, not their share of a rank", function()
+    it("[report 63] count for every query and key, not their share of a rank", function()
         for _, stream in ipairs(STREAMS) do
             local floored = { lengths = stream.lengths, real = {} }
             for i, n in ipairs(stream.real) do floored.real[i] = math.floor(n / 8) * 8 end
@@ -335,7 +335,7 @@ describe("planted faults of a mode", function()
         return modes.worst(modes.run(4, { case })[1], modes.alone(case))
     end
 
-    it("are caught: a merge that forgets, a ring that turns the other way, a kv head off by one",
+    it("are caught: a merge that forgets, a ring that turns back, kv heads off by one [report 73]",
         function()
             local p2p, a2a, both = CONFIGS[2], CONFIGS[3], CONFIGS[4]
             local faults = {
@@ -369,7 +369,7 @@ describe("gradients of a mode", function()
     -- Central differences: h^2 of a third derivative and 1e-16 / h of rounding.
     local STEP, TOLERANCE = 1e-5, 1e-7
 
-    it("equal finite differences, with a window and without", function()
+    it("[report 66] equal finite differences, with a window and without", function()
         for _, config in ipairs(CONFIGS) do
             for _, window in ipairs { 0, 3 } do
                 local base = { stream = { lengths = { 16, 8 }, real = { 14, 8 } },

@@ -282,13 +282,28 @@ describe("the trace of rows", function()
         end)
     end
 
-    it("is not needed to refuse rows of another layout", function()
-        local live = layers.live("mlp", { lengths = { 8 } }, nil, RUNS)
-        local other = layers.live("mlp", { lengths = { 8 } })
-        clib.check(C.cpl_tensor_mark(live.x, other.layout._ptr, 0, false))
-        assert.equal(C.CPL_MISMATCH, C.cpl_layer_forward(live.layer, live.x, live.y))
-        assert.matches("^mlp: expected rows of custom.*, got rows of another layout$",
-            ffi.string(C.cpl_last_error()))
+    -- A layer goes by the mark of the rows that come, not by what somebody set up elsewhere; no
+    -- kind of layer lacks the guard, the modes of attention and GDN among them.
+    it("T-24, T-30, T-87: is not needed to refuse rows of another layout, in any layer", function()
+        local cases = { { "gdn", { cp_mode = "headwise" } } }
+        for _, mode in ipairs { "p2p", "a2a" } do
+            cases[#cases + 1] = { "gqa", { cp_mode = mode } }
+            cases[#cases + 1] = { "mla", { cp_mode = mode } }
+        end
+        for _, kind in ipairs(layers.kinds) do cases[#cases + 1] = { kind } end
+        for _, case in ipairs(cases) do
+            local kind, changes = unpack(case)
+            local live = layers.live(kind, { lengths = { 8 } }, changes, RUNS)
+            local other = layers.live(kind, { lengths = { 8 } }, changes)
+            clib.check(C.cpl_tensor_mark(live.x, other.layout._ptr, 0, false))
+            C.cpl_tensor_fill(live.y, 5)
+            assert.equal(C.CPL_MISMATCH, C.cpl_layer_forward(live.layer, live.x, live.y))
+            assert.matches("^" .. kind .. ": expected rows of custom.*, got rows of another "
+                .. "layout$", ffi.string(C.cpl_last_error()))
+            assert.equal(5, layers.row(live.y, 0)[1])
+            clib.check(C.cpl_tensor_mark(live.x, live.layout._ptr, 0, false))
+            layers.forward(live)
+        end
     end)
 end)
 

@@ -1,19 +1,11 @@
--- Traps of other systems that concern layouts and routes, T-01 to T-22, T-73, T-86 and T-88: each
--- is a spec that shows the right rows beside the wrong ones, or stands below with the reason why
--- it has no counterpart here.
+-- Traps of other systems that concern layouts and routes: each is a spec that shows the right rows
+-- beside the wrong ones. spec/traps lists all traps, with the reasons of those that have none.
 local cplab = require "cplab"
 local naive = require "spec.support.layout_naive"
 local message = require "spec.support.message"
 local ranks = require "spec.support.ranks"
 
 local layout, thd, view = cplab.layout, cplab.stream.thd, cplab.view
-
-local told = {}
-
-local function trap(id, text, f)
-    told[id] = true
-    it(id .. ": " .. text, f)
-end
 
 local function interval(first, last)
     local list = {}
@@ -28,7 +20,7 @@ local function check_route(from, to)
 end
 
 describe("trap", function()
-    trap("T-01", "contiguous cuts the flat buffer, not each sequence", function()
+    it("T-01: contiguous cuts the flat buffer, not each sequence", function()
         local c = layout.contiguous(thd { cu_seqlens = { 0, 16, 40 } }, { cp = 2 })
         assert.same(interval(0, 19), c:positions(0))
         assert.same(interval(20, 39), c:positions(1))
@@ -36,7 +28,7 @@ describe("trap", function()
         assert.same({ 0, 1 }, { (c:locate(8)), (c:locate(20)) })
     end)
 
-    trap("T-02", "boundaries on a rank come from the global ones, not from cu div cp", function()
+    it("T-02: boundaries on a rank come from the global ones, not from cu div cp", function()
         local s = thd { cu_seqlens = { 0, 7, 18 } }
         local c = layout.contiguous(s, { cp = 2 })
         local spans = c:spans(0)
@@ -45,15 +37,17 @@ describe("trap", function()
             message(layout.zigzag, s, { cp = 2 }))
     end)
 
-    trap("T-03", "an unknown layout is an error, not zigzag", function()
+    it("T-03, T-48: an unknown layout is an error, not zigzag, and so is none", function()
         local s = thd { lengths = { 16 } }
         assert.truthy(message(layout.create, "interleaved", s, { cp = 2 })
             :find('unknown layout "interleaved"', 1, true))
         assert.truthy(message(layout.create, nil, s, { cp = 2 })
             :find("unknown layout nil", 1, true))
+        assert.equal('model: field "policy" is missing', message(cplab.model.new, {
+            schedule = cplab.schedule.ratio("1:3", 4), hidden = 8, vocab = 8 }))
     end)
 
-    trap("T-04", "contiguous needs cp to divide, conversion to zigzag 2*cp", function()
+    it("T-04: contiguous needs cp to divide, conversion to zigzag 2*cp", function()
         local s = thd { cu_seqlens = { 0, 10, 18 } }
         local c = layout.contiguous(s, { cp = 2 })
         assert.same(interval(0, 8), c:positions(0))
@@ -62,7 +56,7 @@ describe("trap", function()
             message(layout.zigzag, s, { cp = 2 }))
     end)
 
-    trap("T-05", "padded boundaries make layouts, routes and rolls", function()
+    it("T-05: padded boundaries make layouts, routes and rolls", function()
         local padded = thd { cu_seqlens = { 0, 16, 40 }, cu_seqlens_real = { 0, 13, 37 } }
         local full = thd { cu_seqlens = { 0, 16, 40 } }
         for _, kind in ipairs { "zigzag", "contiguous", "mirror" } do
@@ -76,7 +70,7 @@ describe("trap", function()
         assert.same({ -1, -1, 17 }, { shift[13], shift[16], shift[17] })
     end)
 
-    trap("T-06", "repeated boundaries at the end mean nothing", function()
+    it("T-06: repeated boundaries at the end mean nothing", function()
         local a, b = thd { cu_seqlens = { 0, 16, 40 } }, thd { cu_seqlens = { 0, 16, 40, 40, 40 } }
         local za, zb = layout.zigzag(a, { cp = 2 }), layout.zigzag(b, { cp = 2 })
         local ca, cb = layout.contiguous(a, { cp = 2 }), layout.contiguous(b, { cp = 2 })
@@ -91,7 +85,7 @@ describe("trap", function()
         end
     end)
 
-    trap("T-07", "bad boundaries are an error where they are given", function()
+    it("T-07: bad boundaries are an error where they are given", function()
         local bad = {
             { { 0, 16, 8 }, "stream.thd: cu_seqlens must be nondecreasing, sequence 1 goes from 16 "
                 .. "to 8" },
@@ -104,7 +98,7 @@ describe("trap", function()
         end
     end)
 
-    trap("T-10", "a route is of one stream for ever, and meets no rows of another", function()
+    it("T-10: a route is of one stream for ever, and meets no rows of another", function()
         local cu = { 0, 16, 40 }
         local s = thd { cu_seqlens = cu }
         local before = layout.zigzag(s, { cp = 2 }):runs(0)
@@ -136,7 +130,7 @@ describe("trap", function()
         end
     end)
 
-    trap("T-11", "a route keeps what it was made of, and equality is by content", function()
+    it("T-11: a route keeps what it was made of, and equality is by content", function()
         local function make()
             local s = thd { lengths = { 16, 24 } }
             return cplab.route(layout.zigzag(s, { cp = 2 }), layout.contiguous(s, { cp = 2 }))
@@ -149,7 +143,7 @@ describe("trap", function()
         assert.is_true(route:from():equals(again:from()))
     end)
 
-    trap("T-12", "a route is of the group of its layouts; another group is refused", function()
+    it("T-12: a route is of the group of its layouts; another group is refused", function()
         local s = thd { lengths = { 16, 24 } }
         local two, four = layout.zigzag(s, { cp = 2 }), layout.contiguous(s, { cp = 4 })
         assert.equal("route: the groups differ: zigzag, cp 2, thd of 2 sequences, 40 positions has "
@@ -158,7 +152,7 @@ describe("trap", function()
         assert.equal(2, cplab.route(two, two):n_ranks())
     end)
 
-    trap("T-15", "both sides of a pair order by position, where slots do not", function()
+    it("T-15: both sides of a pair order by position, where slots do not", function()
         local s = thd { lengths = { 32, 16 } }
         local m = layout.mirror(s, { cp = 4 })
         local swapped = layout.contiguous(s, { cp = 4, order = { 3, 2, 1, 0 } })
@@ -179,7 +173,7 @@ describe("trap", function()
         assert.is_true(differ) -- an order by slot would have been another
     end)
 
-    trap("T-16", "a group may list its ranks in any order", function()
+    it("T-16: a group may list its ranks in any order", function()
         local s = thd { lengths = { 32, 64, 32 } }
         local orders = {
             { 2, 2, { 0, 2, 1, 3 } }, { 2, 4, { 7, 6, 5, 4, 3, 2, 1, 0 } },
@@ -198,7 +192,7 @@ describe("trap", function()
         end
     end)
 
-    trap("T-17", "gradients over tensor-parallel shards are not summed tp times", function()
+    it("T-17: gradients over tensor-parallel shards are not summed tp times", function()
         local results = ranks.run(4, function(comm)
             local cp = require "cplab"
             local exchange = require "cplab.exchange"
@@ -218,7 +212,7 @@ describe("trap", function()
         end
     end)
 
-    trap("T-18", "an odd tp, refused elsewhere, is right here; tp 1 is the plain route", function()
+    it("T-18: an odd tp, refused elsewhere, is right here; tp 1 is the plain route", function()
         for _, case in ipairs { { 2, 3, 48 }, { 3, 5, 60 }, { 4, 1, 48 }, { 1, 3, 12 } } do
             local cp, tp, n = unpack(case)
             local streams = { cplab.stream.sbhd { seqlen = n }, thd { lengths = { n, 2 * n } } }
@@ -233,12 +227,12 @@ describe("trap", function()
         end
     end)
 
-    trap("T-19", "rows that tp does not divide are an error that names tp", function()
+    it("T-19: rows that tp does not divide are an error that names tp", function()
         assert.equal("layout.contiguous: a CP rank has 10 rows, not a multiple of tp = 4",
             message(layout.contiguous, thd { cu_seqlens = { 0, 20 } }, { cp = 2, tp = 4 }))
     end)
 
-    trap("T-21", "more than two segments a rank are more than a flip", function()
+    it("T-21: more than two segments a rank are more than a flip", function()
         local s = thd { lengths = { 16, 8, 24 } }
         local z, c = layout.zigzag(s, { cp = 2 }), layout.contiguous(s, { cp = 2 })
         assert.is_true(#cplab.route(z, c):receives(0) > 2)
@@ -246,7 +240,7 @@ describe("trap", function()
         check_route(c, z)
     end)
 
-    trap("T-22", "ranks without rows take part", function()
+    it("T-22: ranks without rows take part", function()
         local results = ranks.run(3, function(comm)
             local cp = require "cplab"
             local exchange = require "cplab.exchange"
@@ -271,7 +265,7 @@ describe("trap", function()
         for _, sums in ipairs(results) do assert.same({ "right", "right" }, sums) end
     end)
 
-    trap("T-73", "zigzag is per sequence; over the whole stream it is called snake", function()
+    it("T-52, T-73: zigzag is per sequence; over the whole stream it is called snake", function()
         local s = thd { cu_seqlens = { 0, 8, 16 } }
         local z = layout.zigzag(s, { cp = 2 })
         assert.same({ 0, 1, 6, 7, 8, 9, 14, 15 }, z:positions(0))
@@ -282,7 +276,7 @@ describe("trap", function()
         assert.is_true(layout.snake(thd { lengths = { 24, 8 } }, { cp = 2 }):imbalance() > 1)
     end)
 
-    trap("T-86", "padding of the tail is no real token, and is there before the cut", function()
+    it("T-86: padding of the tail is no real token, and is there before the cut", function()
         local extended = thd { lengths = { 8, 16 }, real = { 8, 9 } } -- the last one, from 9
         local dummy = thd { lengths = { 8, 9, 7 }, real = { 8, 9, 0 } } -- a sequence of pads
         local sums = {}
@@ -304,7 +298,7 @@ describe("trap", function()
             z:stream():sequence(1).real, z:stream():sequence(1).padded })
     end)
 
-    trap("T-88", "alignment is by layout, and shards are clamped to what they meet", function()
+    it("T-88: alignment is by layout, shards are clamped to what they meet [report 75]", function()
         -- Each sequence by 2*cp, the rows of a CP rank by tp: 2*cp*tp for each is not needed.
         local s = thd { lengths = { 4, 12 } }
         check_route(layout.zigzag(s, { cp = 2, tp = 4 }), layout.contiguous(s, { cp = 2, tp = 4 }))
@@ -322,23 +316,79 @@ describe("trap", function()
                 :find("must be a layout", 1, true))
         end
     end)
-end)
 
-local without_counterpart = {
-    ["T-08"] = "a route is host integers from the start: nothing comes back from a device",
-    ["T-09"] = "for the same reason: a route has no device that could differ from a tensor's",
-    ["T-13"] = "streams and layouts are immutable; there is no group in them to overwrite",
-    ["T-14"] = "no layout is without a group, so none is looked up, and none is missing; routes "
-        .. "built late are asked for by routes = \"lazy\", warned about and counted (spec/stack)",
-    ["T-20"] = "what is converted is the stack's choice; spec/stack/counts_spec.lua counts it",
-}
-
-describe("every trap of layouts and routes", function()
-    it("has a spec or a reason", function()
-        local wanted = { "T-73", "T-86", "T-88" }
-        for i = 1, 22 do wanted[#wanted + 1] = ("T-%02d"):format(i) end
-        for _, id in ipairs(wanted) do
-            assert.is_true((told[id] == true) ~= (without_counterpart[id] ~= nil), id)
+    it("T-47: work counts real tokens, not padded ones", function()
+        local function work(fields)
+            local total = 0
+            for _, n in ipairs(layout.zigzag(thd(fields), { cp = 2 }):work()) do
+                total = total + n
+            end
+            return total
         end
+        -- A token and those before it in its sequence: n (n + 1) / 2.
+        assert.equal(9 * 10 / 2 + 3 * 4 / 2, work { lengths = { 16, 8 }, real = { 9, 3 } })
+        assert.equal(16 * 17 / 2 + 8 * 9 / 2, work { lengths = { 16, 8 } })
+    end)
+
+    it("T-53: documents in a zigzag of the whole stream keep their boundaries", function()
+        -- Documents need not divide by 2*cp there; zigzag, which is per document, refuses them.
+        for _, cu in ipairs { { 0, 5, 16 }, { 0, 8, 16 } } do
+            local s = thd { cu_seqlens = cu }
+            local z, c = layout.snake(s, { cp = 2 }), layout.contiguous(s, { cp = 2 })
+            assert.same({ 0, 1, 2, 3, 12, 13, 14, 15 }, z:positions(0))
+            check_route(z, c)
+            check_route(c, z)
+            -- Rank 1 holds 4 .. 11: the end of the first document, then the second from its start.
+            local first = cu[2] - 4
+            assert.same({ { sequence = 0, offset = 4, slot = 0, length = first },
+                { sequence = 1, offset = 0, slot = first, length = 8 - first } }, z:spans(1))
+        end
+        assert.equal("layout.zigzag: sequence 0 has 5 tokens, not a multiple of 2*cp = 4",
+            message(layout.zigzag, thd { cu_seqlens = { 0, 5, 16 } }, { cp = 2 }))
+    end)
+
+    it("T-64: what is of one group is not of another, though the stream is the same", function()
+        local s, seen = cplab.stream.sbhd { seqlen = 48, batch = 2 }, {}
+        for _, options in ipairs { { cp = 2 }, { cp = 4 }, { cp = 2, tp = 2 },
+            { cp = 2, tp = 2, group_order = { 0, 2, 1, 3 } } } do
+            local one = layout.contiguous(s, options)
+            assert.is_true(one:equals(layout.contiguous(s, options)))
+            for _, other in ipairs(seen) do
+                assert.is_false(one:equals(other))
+                assert.is_false(one:columns():equals(other:columns()))
+            end
+            seen[#seen + 1] = one
+        end
+    end)
+
+    it("T-76: boundaries on a rank are offsets on that rank", function()
+        local c = layout.contiguous(thd { lengths = { 2048 } }, { cp = 2 })
+        assert.equal(1024, c:position(1, 0)) -- where the wrong boundaries 1024, 3072 come from
+        assert.same({ { sequence = 0, offset = 1024, slot = 0, length = 1024 } }, c:spans(1))
+        local two = layout.contiguous(thd { lengths = { 1000, 1048 } }, { cp = 2 })
+        assert.same({ { sequence = 1, offset = 24, slot = 0, length = 1024 } }, two:spans(1))
+    end)
+
+    it("[report 68] real boundaries equal to padded ones are no padding, however given", function()
+        local cu = { 0, 8, 16 }
+        local plain = thd { cu_seqlens = cu }
+        for _, real in ipairs { cu, { 0, 8, 16 } } do -- the same list, and an equal one
+            local s = thd { cu_seqlens = cu, cu_seqlens_real = real }
+            assert.is_true(plain:equals(s))
+            assert.is_true(layout.zigzag(plain, { cp = 2 }):equals(layout.zigzag(s, { cp = 2 })))
+        end
+        local padded = thd { cu_seqlens = cu, cu_seqlens_real = { 0, 7, 15 } }
+        assert.is_false(plain:equals(padded))
+        assert.equal(7, padded:sequence(0).real)
+    end)
+
+    it("[report 70] offsets restart with each sequence: the angles of a rank's rows", function()
+        local z = layout.zigzag(thd { cu_seqlens = { 0, 4, 8 } }, { cp = 2 })
+        local offsets = {}
+        for _, span in ipairs(z:spans(0)) do
+            for i = 0, span.length - 1 do offsets[span.slot + i + 1] = span.offset + i end
+        end
+        assert.same({ 0, 3, 0, 3 }, offsets)
+        assert.same({ 0, 3, 4, 7 }, z:positions(0)) -- the rows of a table of all packed tokens
     end)
 end)

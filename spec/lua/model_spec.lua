@@ -1,5 +1,4 @@
 local cplab = require "cplab"
-local policies = require "cplab.policy"
 
 local function fields(changes)
     local t = {

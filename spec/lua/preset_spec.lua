@@ -80,7 +80,7 @@ describe("presets", function()
         end
     end)
 
-    it("schedules are lists: the last group of Kimi-Linear is short", function()
+    it("[report 76] schedules are lists: the last group of Kimi-Linear is short", function()
         assert.equal(("GGGL"):rep(6) .. "GGL", cplab.model.kimi_linear {}.schedule:describe())
         assert.equal(("GGGGGGG*"):rep(10), cplab.model.minimax {}.schedule:describe())
         assert.equal(("GGG*"):rep(12), cplab.model.qwen3_next_80b {}.schedule:describe())

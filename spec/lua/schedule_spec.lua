@@ -36,7 +36,7 @@ describe("schedule", function()
         assert.equal("mla", schedule.pattern("GL", 2).layers[2].kind)
     end)
 
-    it("refuses what is none, with the rule", function()
+    it("T-41: refuses what is none, with the rule", function()
         local function refused(message, f, ...)
             local arguments = { ... }
             assert.has_error(function() f(unpack(arguments)) end, message)

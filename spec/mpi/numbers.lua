@@ -1,5 +1,5 @@
 -- What must be the same bits on every transport? Traced steps with parity, and training steps, of
--- a small hybrid stack, by every policy, on packed sequences and on a batch of columns.
+-- a small hybrid stack by every policy: on packed sequences, and with MTP on a batch of columns.
 local cplab = require "cplab"
 
 local streams = {
@@ -16,11 +16,13 @@ return cplab.experiment {
     },
     stream = function(case) return streams[case.stream]() end,
     model = function(case)
+        local mtp = { depth = 2, kind = case.policy == "zigzag" and "gqa" or "gdn" }
         return cplab.model {
             schedule = cplab.schedule.pattern("GG*G", 4), policy = case.policy, hidden = 12,
             vocab = 17, dtype = "f64", seed = 3, mlp = { width = 20 },
             gqa = { heads = 4, kv_heads = 2, head_dim = 8, block = 1 },
             gdn = { key_heads = 2, value_heads = 4, key_dim = 5, value_dim = 6, chunk = 4 },
+            mtp = case.stream == "batch" and mtp or nil,
         }
     end,
     run = function(lab)

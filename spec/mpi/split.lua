@@ -1,5 +1,6 @@
 -- Does sequence parallelism compute the same bits on every transport? Traced steps with parity, and
--- training steps with and without recomputation, of a small hybrid stack on cp x tp ranks.
+-- training steps with and without recomputation, of a small hybrid stack on cp x tp ranks, with MTP
+-- where one exchange does it all.
 local cplab = require "cplab"
 return cplab.experiment {
     name = "split", about = "The numbers of a small stack that tensor parallelism splits.",
@@ -11,6 +12,7 @@ return cplab.experiment {
     },
     stream = function() return cplab.stream.thd { lengths = { 96, 48 }, real = { 91, 48 } } end,
     model = function(case)
+        local mtp = { depth = 2, kind = case.policy == "zigzag" and "gdn" or "gqa" }
         return cplab.model {
             schedule = cplab.schedule.pattern("GL*", 3), policy = case.policy, hidden = 12,
             vocab = 17, dtype = "f64", seed = 3, exchange = { method = case.method },
@@ -18,6 +20,7 @@ return cplab.experiment {
             gqa = { heads = 8, kv_heads = 2, head_dim = 8, cp_mode = "p2p" },
             mla = { heads = 4, q_rank = 5, kv_rank = 6, nope_dim = 3, rope_dim = 2, value_dim = 7 },
             gdn = { key_heads = 2, value_heads = 4, key_dim = 5, value_dim = 6, chunk = 4 },
+            mtp = case.method == "auto" and mtp or nil,
         }
     end,
     run = function(lab)

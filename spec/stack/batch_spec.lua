@@ -77,7 +77,7 @@ describe("a batch of columns", function()
     end)
 
     for cp = 1, 4 do
-        it(("equals packed sequences on one rank, in every policy and mode, at cp %d"):format(cp),
+        it(("T-61: equals packed sequences on one rank in every policy and mode, cp %d"):format(cp),
             function()
                 for i, changes in ipairs(MODES) do
                     for _, policy in ipairs(POLICIES) do

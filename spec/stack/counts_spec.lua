@@ -1,4 +1,5 @@
 -- What a step counts, against what the schedule and the layouts say it must be.
+local cplab = require "cplab"
 local labs = require "spec.support.labs"
 
 local function step(policy, pattern, cp, lengths, options)
@@ -42,6 +43,21 @@ describe("counts of a step", function()
         assert.equal(2 * 4, mirror.conversion_messages_fwd)
         assert.equal(2 * 6, contiguous.conversion_messages_fwd)
         assert.equal(mirror.conversion_bytes_fwd, mirror.conversion_bytes_bwd)
+    end)
+
+    it("T-20: converts hidden states, not what a layer makes of them", function()
+        for name, published in pairs { qwen35_35b = { 16448, 4096 },
+            qwen35_397b = { 28800, 8192 } } do
+            local m = cplab.model[name] {}
+            local gdn = m.gdn
+            local keys, values = gdn.key_heads * gdn.key_dim, gdn.value_heads * gdn.value_dim
+            -- q, k, v, z and two gates a head on the way in, the output on the way back.
+            local wide = 2 * keys + 2 * values + 2 * gdn.value_heads + values
+            assert.same(published, { wide, 2 * m.hidden })
+        end
+        -- Here: to each of 8 layers and back, 48 rows of 12 numbers, not of 20 + 48 + 8 and 24.
+        local m = step({ "zigzag", "zigzag", "contiguous" }, "G", 4, { 64 })
+        assert.equal(8 * 48 * (2 * 12) * 8, m.conversion_bytes_fwd)
     end)
 
     it("a step without backward counts nothing there, forward the same", function()
@@ -105,7 +121,7 @@ describe("counts of a step", function()
         assert.equal(1, step("native", "G", 2, { 64 }).attention_imbalance)
     end)
 
-    it("lazy routes are built in each step, and counted", function()
+    it("T-14: lazy routes are built in each step, and counted", function()
         local result = labs.run {
             stream = { lengths = { 32, 16 } }, cp = 2,
             model = labs.model { policy = "zigzag", routes = "lazy" },

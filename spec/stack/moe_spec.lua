@@ -88,7 +88,7 @@ describe("a stack with experts", function()
         end
     end)
 
-    it("shows padding that one rank routes: in the counts and in parity", function()
+    it("T-33: shows padding that one rank routes: in the counts and in parity", function()
         local stream = labs.padded({ 17, 0, 7 }, 8)
         local m = labs.parity_step(stream, model { policy = "zigzag", seed = 21 }, 4,
             { faults = { route_padding = { rank = 1 } } })

@@ -64,7 +64,7 @@ describe("a published roll", function()
             zipped({ 10, 20, 30 }, { 1, 1, 1 })))
     end)
 
-    it("in zigzag on 2 ranks", function()
+    it("[report 72] in zigzag on 2 ranks, of odd real lengths too", function()
         local values = { 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22 }
         local second = { 4, 5, 6, 7, 15, 16, 17, 18, 19, 20 }
         assert.same({ { 2, 3, 8, 0, 12, 13, 14, 21, 22, 0 }, second },
@@ -198,7 +198,7 @@ describe("the tokens of depths", function()
         end
     end)
 
-    it("are there exactly where the depth's stream is real: the mask, rolled once", function()
+    it("T-70: are there exactly where the depth's stream is real: the mask, rolled once", function()
         local mtp, tokens = require "cplab.mtp", require "cplab.tokens"
         for _, fields in ipairs(STREAMS) do
             local stream, by_position = cplab.stream.thd(fields), place(fields, "contiguous", 1, 4)
@@ -221,13 +221,10 @@ describe("the tokens of depths", function()
     end)
 end)
 
--- Traps of other systems about MTP; T-79 and T-81 are in mtp_spec. Without a counterpart here:
--- T-44 (a mask cut for sequence parallelism, tokens not): the mask is a stream, laid out as tokens;
--- T-68 (peers of a P2P call in a subgroup): an exchange knows ranks of its own group alone;
--- T-69's fallback for shards shorter than the halo: there is one path, and its case is below;
--- T-70 (labels derived from ids that were rolled already): each roll is from the tokens;
--- T-71 (the wrong group for the rolls of losses): a stack has one group.
+-- Traps of other systems about rolls; T-79 and T-81 are in mtp_spec, those of groups in traps_spec.
 describe("trap", function()
+    local it8 = ranks.with(8, it)
+
     it("T-65: a roll stops at a boundary inside the next rank's shard", function()
         local lists = roll(2, "contiguous", { lengths = { 6, 2 } }, { 1, 2, 3, 4, 5, 6, 7, 8 }, 3)
         assert.equal(0, lists[1][4]) -- 7 where only the halo is looked at
@@ -264,7 +261,7 @@ describe("trap", function()
             assert.same({ { 2, 3, 8, 0 }, { 4, 5, 6, 7 } }, lists)
         end)
 
-    ranks.with(8, it)("T-69: rolls further than a shard is long reach over it", function()
+    it8("T-69: rolls further than a shard is long reach over it", function()
         local values = { 1, 2, 3, 4, 5, 6, 7, 8 }
         for k = 1, 8 do
             local lists, got = roll(8, "contiguous", { lengths = { 8 } }, values, k), {}

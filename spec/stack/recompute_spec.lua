@@ -145,7 +145,7 @@ describe("a stack that recomputes", function()
         end
     end)
 
-    it("is wrong without the replay: blocks share what they keep", function()
+    it("T-42: is wrong without the replay: blocks share what they keep", function()
         local plain, again = live(), live("layer")
         plain:step { backward = true }
         again.recompute = nil

@@ -21,6 +21,7 @@ local CASES = {
         conv = 4, chunk = 4 } } },
     ["the MLP"] = { model = { mlp = { width = 24 } } },
     ["the stream"] = { stream = { lengths = { 8, 16 } } },
+    ["padding"] = { stream = { lengths = { 24, 8 }, real = { 16, 8 } } },
     ["real lengths"] = { stream = { lengths = { 16, 8 }, real = { 16, 7 } } },
     ["tokens"] = { stream = { lengths = { 16, 8 }, tokens = tokens(0) } },
     ["one token"] = { stream = { lengths = { 16, 8 }, tokens = tokens(1) } },
@@ -34,7 +35,7 @@ local function model(changes)
 end
 
 describe("a reference", function()
-    it("is of this model and this stream", function()
+    it("T-90: is of this model and this stream, its padding for another cp too", function()
         for name, case in pairs(CASES) do
             local m = labs.parity_step(case.stream or STREAM, model(case.model), 2)
             local bound = name == "the dtype" and 1e-4 or 1e-12

@@ -55,7 +55,7 @@ function M.names(text)
     local found, around = {}, {} -- around: { indentation, words }, from the outside in
     -- Words may stand on the line below `it(`.
     for indentation, kind, name in text:gsub('%(%s*\n%s*"', '("'):gmatch
-        '\n( *)(%a+)%(*%s*"([^\n]-[^\\])"' do
+        '\n( *)(%a+)%d?%(*%s*"([^\n]-[^\\])"' do
         while #around > 0 and #around[#around][1] >= #indentation do around[#around] = nil end
         if kind == "describe" then
             around[#around + 1] = { indentation, name }
