@@ -28,8 +28,8 @@ local function text_of(lab)
     return lab.stream:batch() > 1 and lab.stream:columns() or lab.stream
 end
 
--- Appends feeds until each sequence has what `upto` says, at most `most` tokens at a time: counts of
--- new tokens. Sequences that are shorter end earlier.
+-- Appends feeds, counts of new tokens, until each sequence has what `upto` says, at most `most`
+-- tokens at a time. Sequences that are shorter end earlier.
 local function add_feeds(feeds, at, upto, most, is_decode)
     while true do
         local counts, sum = {}, 0

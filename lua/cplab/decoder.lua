@@ -5,8 +5,8 @@
 -- and traces. So prefill, chunked prefill and token-by-token decoding are the same thing, and every
 -- way out of a layer is the one that training takes. What sequences were before lies in
 --
---   * a cache of keys and values for each GQA and MLA layer: real tokens alone, each on the rank that
---     computed it (cpl_kv_cache); rotary positions and masks follow from how many it has seen;
+--   * a cache of keys and values for each GQA and MLA layer: real tokens alone, each on the rank
+--     that computed it (cpl_kv_cache); rotary positions and masks follow from how many it has seen;
 --   * the state of the delta rule and the tail of the convolution for each GDN layer, on all ranks
 --     of a CP group (cpl_gdn_state).
 --
