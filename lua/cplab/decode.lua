@@ -156,7 +156,10 @@ local function bytes_of(lab, decoder)
     return sums[0], sums[1]
 end
 
-local function total_ms(samples)
+-- Collective. The milliseconds of all steps of a phase.
+local function total_ms(lab, records)
+    if #records == 0 then return 0 end
+    local _, samples = measure.times(measure.gather(lab.comm, records))
     local sum = 0
     for _, ms in ipairs(samples) do sum = sum + ms end
     return sum
@@ -169,10 +172,8 @@ local function result_of(lab, decoder, run, feeds)
     result.routes_built = routes_of(decoder)
     result.cache_bytes, result.gdn_state_bytes = bytes_of(lab, decoder)
     local prefill, decode = run.prefill, run.decode
-    local _, samples = measure.times(measure.gather(lab.comm, prefill.records))
-    result.prefill_ms = total_ms(samples)
-    local times
-    times, samples = measure.times(measure.gather(lab.comm, decode.records))
+    result.prefill_ms = total_ms(lab, prefill.records)
+    local times, samples = measure.times(measure.gather(lab.comm, decode.records))
     result.decode_ms, result.decode_convert_ms = times.step_ms, times.convert_ms
     result.prefill_steps, result.decode_steps = #feeds - #samples, #samples
     result.decode_allocations = not decoder.trace and decode.allocations or nil

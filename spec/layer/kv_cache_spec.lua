@@ -194,7 +194,8 @@ describe("a cache of keys is refused", function()
         local cache = kv.cache { 4, 1 }
         forward(prepared(cache, { real = { 3, 1 } }))
         local live = prepared(cache, { real = { 1, 1 } })
-        local text = "layers.1: the cache of rank 0 holds 1 of 1 rows of sequence 1, and 1 more come"
+        local text = "layers.1: the cache of rank 0 holds 1 of 1 rows of sequence 1, and 1 more "
+            .. "come"
         assert.equal(text, message(function() clib.check(C.cpl_layer_kv_room(live.layer)) end))
         assert.equal(text, message(forward, live))
         assert.equal(3, tonumber(C.cpl_kv_cache_seen(cache, 0)))
