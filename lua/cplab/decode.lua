@@ -149,11 +149,14 @@ local function routes_of(decoder)
 end
 
 -- Collective. Bytes of all ranks; states are the same on all CP ranks, and count once.
-local function bytes_of(lab, decoder)
+local function add_bytes(result, lab, decoder)
     local keys, states = decoder:bytes()
+    local most = ffi.new("double[1]", keys)
     local sums = ffi.new("double[2]", keys, lab.rank < lab.tp and states or 0)
+    clib.check(C.cpl_comm_max(lab.comm, most, 1))
     clib.check(C.cpl_comm_sum(lab.comm, sums, 2, C.CPL_F64))
-    return sums[0], sums[1]
+    result.cache_bytes, result.gdn_state_bytes = sums[0], sums[1]
+    result.cache_imbalance = sums[0] > 0 and most[0] * lab.size / sums[0] or 1
 end
 
 -- Collective. The milliseconds of all steps of a phase.
@@ -170,7 +173,8 @@ local function result_of(lab, decoder, run, feeds)
     local result = metrics.structure(stack)
     for name, value in pairs(metrics.counts(stack)) do result[name] = value end
     result.routes_built = routes_of(decoder)
-    result.cache_bytes, result.gdn_state_bytes = bytes_of(lab, decoder)
+    result.attention_imbalance = nil -- of new tokens alone; what a rank has to do are its keys
+    add_bytes(result, lab, decoder)
     local prefill, decode = run.prefill, run.decode
     result.prefill_ms = total_ms(lab, prefill.records)
     local times, samples = measure.times(measure.gather(lab.comm, decode.records))

@@ -231,7 +231,8 @@ end
 -- step of the prefill; default: all at once), capacity (tokens that caches have room for: see
 -- cplab.decoder; default: exactly what each rank will hold), reference (true), trace
 -- @treturn table metrics: parity_decode, parity_prefill, wrong_rows, cache_bytes (keys and values,
--- of all ranks and layers), gdn_state_bytes (states and tails, once), routes_built (of all steps),
+-- of all ranks and layers), cache_imbalance (most over mean of ranks: what a decoding step's
+-- attention costs them), gdn_state_bytes (states and tails, once), routes_built (of all steps),
 -- prefill_ms (all of it), decode_ms (the median step), prefill_steps, decode_steps,
 -- decode_allocations (of this process in the worst step on a stack that ran before; if not traced)
 function Lab:decode(options)

@@ -13,19 +13,19 @@ end
 
 return cplab.experiment {
     name = "decode", about = "The numbers of a decoder.",
-    sweep = {
-        mode = { "gather", "p2p", "a2a" }, policy = { "zigzag", "mirror" }, cp = { 1, 2, 3, 4 },
-    },
+    sweep = { policy = { "zigzag", "mirror" }, cp = { 1, 2, 3, 4 } },
     stream = function()
         return cplab.stream.thd { lengths = { 48, 24, 24 }, real = { 40, 1, 13 } }
     end,
     model = function(case)
+        local is_zigzag = case.policy == "zigzag"
         return cplab.model {
             schedule = cplab.schedule.pattern("GL*", 3), policy = case.policy, hidden = 12,
             vocab = 17, dtype = "f64", seed = 3, mlp = { width = 20 },
-            gqa = { heads = 12, kv_heads = 12, head_dim = 8, cp_mode = case.mode, window = 9 },
+            gqa = { heads = 12, kv_heads = 12, head_dim = 8, window = 9,
+                cp_mode = is_zigzag and "gather" or "p2p" },
             mla = { heads = 12, q_rank = 5, kv_rank = 6, nope_dim = 3, rope_dim = 2,
-                value_dim = 7, cp_mode = case.mode },
+                value_dim = 7, cp_mode = is_zigzag and "gather" or "a2a" },
             gdn = { key_heads = 2, value_heads = 4, key_dim = 5, value_dim = 6, chunk = 4 },
         }
     end,

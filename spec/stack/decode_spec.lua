@@ -119,6 +119,9 @@ describe("a decoding step", function()
         -- layers 4 states of 5 x 6, and 3 rows of 2 * 2 * 5 + 4 * 6.
         assert.equal(30 * 32 * 8, m.cache_bytes)
         assert.equal(5 * 3 * (4 * 30 + 3 * 44) * 8, m.gdn_state_bytes)
+        -- The prompts are 14 and 6, in zigzag of 16 and 8 positions; 4 + 2 and 2 of these are rank
+        -- 0's, and all 10 tokens that come one by one: they are first in their streams.
+        assert.equal(18 / 15, m.cache_imbalance)
         assert.is_true(m.decode_ms > 0 and m.prefill_ms > 0)
         assert.equal(m.decode_ms, result.metrics.decode_ms)
         assert.is_nil(m.wrong_rows)
