@@ -875,14 +875,11 @@ CPL_API int64_t cpl_kv_cache_bytes(const cpl_kv_cache *cache);
  * attends to the keys that it holds, and the results go home, where they are
  * merged in rank order. A layer that shall meet a past is prepared while there
  * is one (forward: INVALID). Forward also refuses rows that do not fit
- * (INVALID, on that rank: see cpl_layer_kv_room), backward everything
- * (UNSUPPORTED). Borrows the cache. Errors: INVALID (not an attention layer);
- * prepare: MISMATCH (the cache of another layer or group, or of other sizes).
+ * (INVALID, on that rank), backward everything (UNSUPPORTED). Borrows the
+ * cache. Errors: INVALID (not an attention layer); prepare: MISMATCH (the cache
+ * of another layer or group, or of other sizes).
  */
 CPL_API cpl_status cpl_layer_kv_cache(cpl_layer *layer, cpl_kv_cache *cache);
-/* Local. Whether what the next forward makes here fits the layer's cache; OK
- * without one. Errors: INVALID. */
-CPL_API cpl_status cpl_layer_kv_room(const cpl_layer *layer);
 /*
  * Collective. Makes plans and buffers for the rows of a place; `name` stands in
  * its messages. Borrows the place.

@@ -179,13 +179,6 @@ static cpl_status check_room(const cpl_kv_cache *cache, const cpl_layer *layer)
     return CPL_OK;
 }
 
-cpl_status cpl_layer_kv_room(const cpl_layer *layer)
-{
-    if (layer->cache == NULL || layer->place == NULL)
-        return CPL_OK;
-    return check_room(layer->cache, layer);
-}
-
 /* Rows that go on where the last run ends make it longer. */
 static void note(cpl_kv_cache *cache, int64_t sequence, cpli_kv_run run)
 {

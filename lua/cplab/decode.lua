@@ -208,6 +208,8 @@ function M.run(lab, options, level)
     local feeds, real = check(lab, options, level)
     local decoder = decoders.new(lab, { capacity = options.capacity or real }, level,
         not options.capacity and shares_of(lab, feeds) or nil)
+    collectgarbage() -- the peak is of this, not of stacks that are gone
+    C.cpl_memory_reset_peak()
     local traced = options.trace or lab.options.trace_tokens or false
     decoder:set_trace(traced)
     local run = feed_all(lab, options, decoder, feeds)

@@ -189,15 +189,6 @@ local function place_tokens(made, tokens)
     end
 end
 
--- Collective. Before anything changes: no cache on any rank may be too small.
-local function check_room(self, stack, level)
-    local status = C.CPL_OK
-    each_mixer(stack, function(_, _, mixer)
-        if status == C.CPL_OK then status = C.cpl_layer_kv_room(mixer.layer.ptr) end
-    end)
-    clib.check(C.cpl_comm_agree(self.lab.comm, status), level + 1)
-end
-
 --- Collective. Makes ready what the next tokens need; nothing is changed yet.
 -- @tparam {{int,...},...} tokens as in `feed`
 -- @treturn table stack, spans (those of this rank's real rows), before (tokens that each sequence
@@ -207,7 +198,6 @@ function Decoder:prepare(tokens, level)
     local counts = check_tokens(self, tokens, level)
     agree(self, tokens, level)
     local made = stack_for(self, counts)
-    check_room(self, made.stack, level)
     place_tokens(made, tokens)
     made.before = {}
     for i, n in ipairs(self.seen) do made.before[i] = n end

@@ -2,7 +2,8 @@
 -- A case: kind ("gqa" or "mla"), config (changes to gqa_rank.CONFIGS), parts { { real, lengths
 -- (default: real), layout (a kind) with options, or ranks (runs of each), cp_mode, a2a }, ... },
 -- and, all optional, capacity (rows of each sequence; default: all of them), no_cache, trace,
--- poison (scratch), fault { rank, name, value } (during all parts), again (the last part comes that
+-- poison (scratch), swap (in the last part the first two rows of that rank change places, trace and
+-- all), fault { rank, name, value } (during all parts), again (the last part comes that
 -- many times, on one prepared layer). Rows of x depend on (sequence, position) alone, those of
 -- padding too. Gives y of real rows, { [sequence * 1000 + position] = row }, and what was counted.
 local clib = require "clib"
@@ -70,6 +71,12 @@ function M.part(comm, case, part)
     return self
 end
 
+local function swap_first_rows(self)
+    local data, trace = ffi.cast("double *", self.x.data), self.x.trace
+    for c = 0, self.width - 1 do data[c], data[self.width + c] = data[self.width + c], data[c] end
+    trace[0], trace[1] = trace[1], trace[0]
+end
+
 local function keep(self, starts, result)
     local data = ffi.cast("double *", self.y.data)
     for _, span in ipairs(self.layout:spans(self.rank, true)) do
@@ -90,8 +97,9 @@ local function allocations(comm)
     return tonumber(stats.n_allocations)
 end
 
-local function forward(self, comm, starts, result)
+local function forward(self, comm, starts, result, swaps)
     fill(self, starts)
+    if swaps then swap_first_rows(self) end
     C.cpl_counters_reset()
     local before = allocations(comm)
     clib.check(C.cpl_layer_forward(self.layer, self.x, self.y))
@@ -138,8 +146,9 @@ function M.run(comm, case)
         clib.check(C.cpl_layer_kv_cache(part.layer, cache))
         clib.check(C.cpl_layer_prepare(part.layer, "layers.1", part.place))
         result.kept[k] = part
-        for _ = 0, k == #case.parts and case.again or 0 do
-            forward(part, comm, starts, result)
+        local is_last = k == #case.parts
+        for _ = 0, is_last and case.again or 0 do
+            forward(part, comm, starts, result, is_last and case.swap == part.rank)
         end
     end
     clean()
