@@ -135,7 +135,7 @@ local function feed(run, decoder, text, token_at, f)
     made.has_run = true
     steps.add_trace(run.trace)
     if run.key then
-        parity.add_rows(phase.sums, run.key, made.stack:outputs(), 
+        parity.add_rows(phase.sums, run.key, made.stack:outputs(),
             rows_in_text(text, made, decoder.lab.rank))
     end
 end

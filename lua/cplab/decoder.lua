@@ -191,8 +191,8 @@ end
 
 --- Collective. Makes ready what the next tokens need; nothing is changed yet.
 -- @tparam {{int,...},...} tokens as in `feed`
--- @treturn table stack, entry_spans and spans (those of this rank's real rows where tokens live, and
--- where logits live), before (tokens that each sequence had)
+-- @treturn table stack, entry_spans and spans (this rank's real rows where tokens live, and where
+-- logits live), before (tokens that each sequence had)
 function Decoder:prepare(tokens, level)
     level = (level or 1) + 1
     local counts = check_tokens(self, tokens, level)

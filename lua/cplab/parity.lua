@@ -142,8 +142,8 @@ end
 --- Some rows of tensors, for those who compare a tensor bit by bit, over many steps.
 -- @tparam table sums empty at first; what was found is added
 -- @tparam {table,...} list { name =, tensor =, layout = }, the same names each time
--- @tparam function spans_in of a layout: { slot =, length =, row = }, ...: rows from slot on are the
--- reference's from row on
+-- @tparam function spans_in of a layout: { slot =, length =, row = }, ...: rows from slot on are
+-- the reference's from row on
 function M.add_rows(sums, key, list, spans_in)
     for i, entry in ipairs(list) do
         local sum = sums[i] or { name = entry.name, difference2 = 0, reference2 = 0, worst_row = 0,

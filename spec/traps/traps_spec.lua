@@ -1,4 +1,4 @@
--- The traps of spec/traps/traps.lua: none is missing, and each has a spec that is there or a reason.
+-- The traps of spec/traps/traps.lua: none is missing; each has a spec that is there, or a reason.
 -- spec/traps/reports_spec.lua shows what the check sees.
 local traps = require "spec.support.traps"
 
