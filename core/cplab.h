@@ -268,8 +268,10 @@ CPL_API cpl_status cpl_layout_position(const cpl_layout *layout, int rank,
 CPL_API cpl_status cpl_layout_locate(const cpl_layout *layout, int64_t position,
                                      int *rank, int64_t *slot);
 /* Writes causal work per CP rank (real queries x real visible keys), cp
- * entries. */
-CPL_API cpl_status cpl_layout_work(const cpl_layout *layout, int64_t *out);
+ * entries. A query sees `window` keys at most, its own included; all of its
+ * sequence up to its own with 0. Errors: INVALID (window < 0). */
+CPL_API cpl_status cpl_layout_work(const cpl_layout *layout, int64_t window,
+                                   int64_t *out);
 
 /*
  * Local. Rows that must leave their CP rank to reach any layout with as many

@@ -31,6 +31,7 @@
     X(gates)                   \
     X(gates_backward)          \
     X(merge)                   \
+    X(merge_backward)          \
     X(sigmoid_gate)            \
     X(sigmoid_gate_backward)   \
     X(swiglu)                  \

@@ -244,6 +244,20 @@ typedef struct cpl_merge {
     const void *o_b, *lse_b;
     int64_t n_rows, heads, width;
 } cpl_merge;
+/* From what both sides were before the merge and the gradients of its results.
+ * With the share of b, s = sigmoid(lse_b - lse), and c = sum over V of
+ * d_o (o_b - o), s (1 - s) times which is what lse_b gains and lse loses:
+ *   d_o_a = (1 - s) d_o,  d_lse_a = (1 - s) d_lse - s (1 - s) c,
+ *   d_o_b = s d_o,        d_lse_b = s d_lse + s (1 - s) c.
+ * A side with lse = -inf saw no key and gets zeros; where both have it, a is
+ * what came out and gets all.
+ */
+typedef struct cpl_merge_backward {
+    const void *o, *lse, *o_b, *lse_b;
+    const void *d_o, *d_lse; /* d_lse may be NULL: zeros */
+    void *d_o_a, *d_lse_a, *d_o_b, *d_lse_b;
+    int64_t n_rows, heads, width;
+} cpl_merge_backward;
 
 /* y = x sigmoid(gate), [n, heads, D]; gate and x by row and head strides. */
 typedef struct cpl_sigmoid_gate {
@@ -434,6 +448,7 @@ typedef struct cpl_kernels {
     size_t (*attention_backward_workspace)(const cpl_attention_backward *p);
     void (*attention_backward)(const cpl_attention_backward *p);
     void (*merge)(const cpl_merge *p);
+    void (*merge_backward)(const cpl_merge_backward *p);
     void (*sigmoid_gate)(const cpl_sigmoid_gate *p);
     void (*sigmoid_gate_backward)(const cpl_sigmoid_gate_backward *p);
     void (*swiglu)(const cpl_swiglu *p);

@@ -74,27 +74,31 @@ cpl_status cpl_layout_spans(const cpl_layout *layout, int rank, bool real_only,
 }
 
 /* Adds the pairs of one span: its token at offset o sees o + 1 keys, so the sum
- * is length * offset + length * (length + 1) / 2. False on overflow. */
-static bool add_pairs(const cpl_span *span, int64_t *sum)
+ * over n tokens is n * offset + n * (n + 1) / 2; tokens that the window limits
+ * see `window` each. False on overflow. */
+static bool add_pairs(const cpl_span *span, int64_t window, int64_t *sum)
 {
-    int64_t n = span->length, before, own;
+    int64_t n = cpli_min(span->length, cpli_max(window - span->offset, 0));
     int64_t even = n % 2 == 0 ? n / 2 : n;
-    int64_t odd = n % 2 == 0 ? n + 1 : (n + 1) / 2;
+    int64_t odd = n % 2 == 0 ? n + 1 : (n + 1) / 2, before, own, rest;
     return !__builtin_mul_overflow(n, span->offset, &before) &&
            !__builtin_mul_overflow(even, odd, &own) &&
+           !__builtin_mul_overflow(span->length - n, window, &rest) &&
            !__builtin_add_overflow(*sum, before, sum) &&
-           !__builtin_add_overflow(*sum, own, sum);
+           !__builtin_add_overflow(*sum, own, sum) &&
+           !__builtin_add_overflow(*sum, rest, sum);
 }
 
 /* Adds the work of one group rank. */
-static cpl_status add_work(const cpl_layout *layout, int rank, int64_t *sum)
+static cpl_status add_work(const cpl_layout *layout, int rank, int64_t window,
+                           int64_t *sum)
 {
     cpl_span *items;
     int64_t n;
     CPL_TRY(cpl_layout_spans(layout, rank, true, &items, &n));
     bool fits = true;
     for (int64_t i = 0; i < n && fits; i++)
-        fits = add_pairs(&items[i], sum);
+        fits = add_pairs(&items[i], window, sum);
     cpli_free(items);
     if (!fits)
         return cpli_fail(CPL_INVALID,
@@ -102,14 +106,19 @@ static cpl_status add_work(const cpl_layout *layout, int rank, int64_t *sum)
     return CPL_OK;
 }
 
-cpl_status cpl_layout_work(const cpl_layout *layout, int64_t *out)
+cpl_status cpl_layout_work(const cpl_layout *layout, int64_t window,
+                           int64_t *out)
 {
-    int64_t *work;
+    if (window < 0)
+        return cpli_fail(CPL_INVALID,
+                         "layout.work: window = %" PRId64 " is below 0",
+                         window);
+    int64_t *work, most = window > 0 ? window : INT64_MAX;
     cpl_status status = CPL_ALLOC(layout->cp, &work);
     if (status != CPL_OK)
         return status;
     for (int i = 0; i < layout->cp * layout->tp; i++)
-        CPL_TRY_GO(add_work(layout, layout->order[i],
+        CPL_TRY_GO(add_work(layout, layout->order[i], most,
                             &work[layout->cp_order[i / layout->tp]]),
                    done);
     memcpy(out, work, (size_t)layout->cp * sizeof *work);

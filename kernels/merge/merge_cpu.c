@@ -1,6 +1,6 @@
 /*
  * merge_cpu.c: o -= sigmoid(lse_b - lse) (o - o_b), which cannot overflow, and
- * lse = max + log1p(exp(min - max)).
+ * lse = max + log1p(exp(min - max)); and back.
  */
 #include "real.h"
 
@@ -21,5 +21,31 @@ void NAME(merge)(const cpl_merge *p)
         real high = b_is_larger ? lse_b[i] : lse[i];
         real low = b_is_larger ? lse[i] : lse_b[i];
         lse[i] = high + LOG1P(real_exp(low - high));
+    }
+}
+
+void NAME(merge_backward)(const cpl_merge_backward *p)
+{
+    const real *lse = p->lse, *lse_b = p->lse_b, *d_lse = p->d_lse;
+    real *d_lse_a = p->d_lse_a, *d_lse_b = p->d_lse_b;
+    for (int64_t i = 0; i < p->n_rows * p->heads; i++) {
+        int64_t at = i * p->width;
+        const real *o = (const real *)p->o + at;
+        const real *o_b = (const real *)p->o_b + at;
+        const real *d_o = (const real *)p->d_o + at;
+        real *d_o_a = (real *)p->d_o_a + at, *d_o_b = (real *)p->d_o_b + at;
+        /* Not 1 - share_b: the smaller one would be lost in rounding. */
+        bool is_all = lse_b[i] == -REAL(INFINITY);
+        real share = is_all ? 1 : real_sigmoid(lse[i] - lse_b[i]);
+        real share_b = is_all ? 0 : real_sigmoid(lse_b[i] - lse[i]), moved = 0;
+#pragma omp simd reduction(+ : moved)
+        for (int64_t j = 0; j < p->width; j++) {
+            moved += d_o[j] * (o_b[j] - o[j]);
+            d_o_a[j] = share * d_o[j];
+            d_o_b[j] = share_b * d_o[j];
+        }
+        real own = d_lse == NULL ? 0 : d_lse[i];
+        d_lse_a[i] = share * own - share * share_b * moved;
+        d_lse_b[i] = share_b * own + share * share_b * moved;
     }
 }

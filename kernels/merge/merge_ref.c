@@ -25,3 +25,25 @@ void NAME(merge)(const cpl_merge *p)
         lse[i] = m + log(w + w_b);
     }
 }
+
+void NAME(merge_backward)(const cpl_merge_backward *p)
+{
+    const double *lse = p->lse, *lse_b = p->lse_b, *d_lse = p->d_lse;
+    double *d_lse_a = p->d_lse_a, *d_lse_b = p->d_lse_b;
+    for (int64_t i = 0; i < p->n_rows * p->heads; i++) {
+        double m = lse[i] > lse_b[i] ? lse[i] : lse_b[i];
+        double w = lse_b[i] == -INFINITY ? 1 : exp(lse[i] - m);
+        double w_b = lse_b[i] == -INFINITY ? 0 : exp(lse_b[i] - m);
+        double share = w / (w + w_b), share_b = w_b / (w + w_b), moved = 0;
+        for (int64_t j = i * p->width; j < (i + 1) * p->width; j++) {
+            double d_o = ((const double *)p->d_o)[j];
+            double o = ((const double *)p->o)[j];
+            moved += d_o * (((const double *)p->o_b)[j] - o);
+            ((double *)p->d_o_a)[j] = share * d_o;
+            ((double *)p->d_o_b)[j] = share_b * d_o;
+        }
+        double own = d_lse == NULL ? 0 : d_lse[i];
+        d_lse_a[i] = share * own - share * share_b * moved;
+        d_lse_b[i] = share_b * own + share * share_b * moved;
+    }
+}

@@ -340,11 +340,14 @@ function Layout:positions(rank)
 end
 
 --- Causal query-key pairs of real tokens per CP rank; exact below 2^53.
+-- @tparam ?number window keys that a query sees at most, its own included; 0, the default: all of
+-- its sequence up to its own
 -- @treturn table a list of cp numbers
-function Layout:work()
+function Layout:work(window)
+    window = args.integer("layout.work", "window", window or 0, 0, nil, 2)
     local n = self:cp()
     local out, list = ffi.new("int64_t[?]", n), {}
-    clib.check(C.cpl_layout_work(self._ptr, out), 2)
+    clib.check(C.cpl_layout_work(self._ptr, window, out), 2)
     for i = 1, n do list[i] = tonumber(out[i - 1]) end
     return list
 end

@@ -49,7 +49,7 @@ function M.structure(stack)
     local prepared, in_step = stack:count_routes()
     return {
         layers = schedule:count(), gqa_layers = schedule:count "gqa",
-        gdn_layers = schedule:count "gdn",
+        mla_layers = schedule:count "mla", gdn_layers = schedule:count "gdn",
         routes_built = prepared, routes_built_in_step = in_step,
         attention_imbalance = stack.model:attention_imbalance(stack.layouts),
     }

@@ -9,6 +9,7 @@
 local args = require "cplab.check_args"
 local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
+local depths = require "cplab.mtp"
 local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
@@ -308,15 +309,21 @@ local function imbalance(work, a2a)
     return total > 0 and most * (#work / a2a) / total or 1
 end
 
---- How uneven the work of attention is, max/mean over ranks, in the layer where it is most so.
--- Where heads are spread (a2a), all ranks share the work; windows are not looked at.
+--- How uneven the work of attention is, max/mean over ranks, in the layer where it is most so. Work
+-- is pairs of a query and a key that it sees: within the layer's window, in a depth of MTP those of
+-- its shorter sequences. Where heads are spread (a2a), all ranks share the work.
 -- @tparam table layouts of cplab.policy
 function Model:attention_imbalance(layouts)
-    local work, worst = layouts.gqa:work(), 1
-    for _, layer in ipairs(self.schedule.layers) do
+    local worst, work_of = 1, {} -- by depth, then window: layers alike are looked at once
+    for i, layer in ipairs(self:layers()) do
         if schedules.is_attention(layer.kind) and layer.cp_mode ~= "a2a" then
-            local a2a = layers.mixer_config(self, layer.kind, layer).a2a
-            worst = math.max(worst, imbalance(work, #work > 1 and math.max(a2a, 1) or 1))
+            local depth = math.max(i - self.schedule:count(), 0)
+            local config = layers.mixer_config(self, layer.kind, layer)
+            local of = work_of[depth] or { layout = depth == 0 and layouts.gqa
+                or depths.layout(layouts.gqa, depth) }
+            local work = of[config.window] or of.layout:work(config.window)
+            work_of[depth], of[config.window] = of, work
+            worst = math.max(worst, imbalance(work, #work > 1 and math.max(config.a2a, 1) or 1))
         end
     end
     return worst

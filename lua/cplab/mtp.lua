@@ -58,6 +58,11 @@ local function shortened(layout, stream)
     return layouts.create(layout.kind, stream, { cp = layout:cp(), tp = layout:tp() })
 end
 
+--- The layout of depth d: that of the model's stream, on its own.
+function M.layout(layout, d)
+    return shortened(layout, M.stream(layout:stream(), d))
+end
+
 local function layouts_of(stack, stream)
     local made, of = {}, {}
     for where, layout in pairs(stack.layouts) do

@@ -20,7 +20,7 @@ M.schema = "cplab.case/1"
 --- The metrics that every step has, in their order in a line.
 M.metrics = {
     "conversions_fwd", "conversions_bwd", "conversion_bytes_fwd", "conversion_bytes_bwd",
-    "conversion_messages_fwd", "routes_built", "layers", "gqa_layers", "gdn_layers",
+    "conversion_messages_fwd", "routes_built", "layers", "gqa_layers", "gdn_layers", "mla_layers",
     "routes_built_in_step", "host_syncs_in_step", "wrong_rows", "parity_fwd", "parity_grad",
     "loss", "attention_imbalance", "step_ms", "convert_ms", "compute_ms", "comm_ms", "busy_ms",
     "peak_bytes",

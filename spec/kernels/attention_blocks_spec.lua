@@ -188,6 +188,62 @@ describe("blocks that share queries", function()
     end)
 end)
 
+describe("blocks of few keys", function()
+    -- Blocks of these lengths one behind the other; all keys are seen.
+    local function packed(queries, keys)
+        local list, q, k = {}, 0, 0
+        for i, n in ipairs(queries) do
+            list[i] = { q_slot = q, n_queries = n, kv_slot = k, n_keys = keys[i],
+                n_before = keys[i] }
+            q, k = q + n, k + keys[i]
+        end
+        return list
+    end
+
+    local function compare(blocks)
+        raw.compare(forward(blocks, 0), F64, F32)
+        raw.compare(backward(blocks, 0), 1e-12, 1e-5)
+        local r, b = raw.run(forward(blocks, 0), "cpu", "f64"), raw.run(backward(blocks, 0), "cpu",
+            "f64")
+        for _, list in ipairs { r.o, b.dq, b.dk, b.dv } do
+            for _, x in ipairs(list) do assert.is_true(x - x == 0) end
+        end
+        return r, b
+    end
+
+    -- flash-attention#1537, #1713, #2568: sums went to the rows of another sequence.
+    it("[report 37] without queries or keys leave the others where they are", function()
+        local r = compare(packed({ 0, 1, 0, 1 }, { 0, 3, 0, 5 }))
+        local own = compare(packed({ 1, 1 }, { 3, 5 }))
+        numbers.close("o", r.o, own.o, 0)
+        numbers.close("lse", r.lse, own.lse, 0)
+        -- A query of keys 0 .. 4 instead of 3 .. 7 has another sum.
+        local wrong = packed({ 0, 1, 0, 1 }, { 0, 3, 0, 5 })
+        wrong[4].kv_slot = 0
+        numbers.far("lse", raw.run(forward(wrong, 0), "cpu", "f64").lse, r.lse, 1e-3)
+        -- Queries whose block has no key see none, and have no gradient.
+        r = compare(packed({ 2, 1 }, { 0, 3 }))
+        for i = 1, 2 * HEADS do assert.equal(-math.huge, r.lse[i]) end
+        for i = 1, 2 * HEADS * V do assert.equal(0, r.o[i]) end
+    end)
+
+    -- flash-attention#443: one key for 76, 34 and 146 queries.
+    it("[report 38] of one key for many queries have finite gradients", function()
+        local blocks = packed({ 76, 34, 146 }, { 1, 1, 1 })
+        local r = compare(blocks)
+        -- Of one key the output is its value, whatever the query.
+        for h = 1, HEADS * V do numbers.close("o", { r.o[h] }, { r.o[75 * HEADS * V + h] }, 0) end
+        numbers.far("o of another key", { unpack(r.o, 76 * HEADS * V + 1, 77 * HEADS * V) },
+            { unpack(r.o, 1, HEADS * V) }, 1e-3)
+        -- The other way: softmax over a row without keys is 0 / 0.
+        blocks[2].n_keys = 0
+        for i, lse in ipairs(raw.run(forward(blocks, 0), "cpu", "f64").lse) do
+            local row = math.floor((i - 1) / HEADS)
+            if row >= 76 and row < 110 then assert.equal(-math.huge, lse) end
+        end
+    end)
+end)
+
 describe("accumulate", function()
     it("is what merge does with the result of another call", function()
         local blocks = { { q_slot = 0, n_queries = 40, kv_slot = 0, n_keys = 30, n_before = 4 } }

@@ -83,6 +83,33 @@ describe("gqa", function()
         end
     end)
 
+    -- RFA#78: the longest length was that of another slice. There is none here: boundaries say all.
+    it("[report 59] takes lengths that grow and that shrink", function()
+        local q, k, v, d_o = inputs(30, 4, 2, 4, 3)
+        for _, cu in ipairs { { 0, 1, 4, 11, 30 }, { 0, 19, 26, 29, 30 }, { 0, 2, 28, 30 } } do
+            local options = { cu_seqlens = cu }
+            local o, lse = op.gqa(q, k, v, options)
+            local packed = { op.gqa_backward(q, k, v, o, lse, d_o, options) }
+            for i = 1, #cu - 1 do
+                local first, n = cu[i], cu[i + 1] - cu[i]
+                local function rows(t) return numbers.rows(t, first, n) end
+                local o_i, lse_i = op.gqa(rows(q), rows(k), rows(v))
+                close("o", o_i, rows(o), 1e-14)
+                close("lse", lse_i, rows(lse), 1e-14)
+                local list = { op.gqa_backward(rows(q), rows(k), rows(v), o_i, lse_i, rows(d_o)) }
+                for j = n == 1 and 3 or 1, 3 do
+                    close("gradient " .. j, list[j], rows(packed[j]), 1e-13)
+                end
+            end
+            -- Boundaries of the same lengths in the other order are others.
+            local turned = {}
+            for i = 1, #cu do turned[i] = 30 - cu[#cu + 1 - i] end
+            if turned[2] ~= cu[2] then
+                far("o", op.gqa(q, k, v, { cu_seqlens = turned }), o, 1e-3)
+            end
+        end
+    end)
+
     it("stands scores of any size", function()
         local q, k, v = inputs(100, 2, 1, 4, 3)
         for _, device in ipairs(DEVICES) do
@@ -150,7 +177,7 @@ describe("merge", function()
         end
     end)
 
-    it("stands far apart sums and sides without keys", function()
+    it("[report 57] stands far apart sums and sides without keys", function()
         local inf = math.huge
         local cases = { -- lse, o, lse_b, o_b -> lse, o
             { -1000, 1, 1000, 2, 1000, 2 }, { 1000, 1, -1000, 2, 1000, 1 },
@@ -168,5 +195,79 @@ describe("merge", function()
         end
         -- The control: the form that others wrote overflows.
         assert.equal(inf, math.log(1 + math.exp(1000 - -1000)))
+    end)
+
+    -- RFA#42, RFA#22, RFA#67: partial results of bf16, so that errors grew with the ranks.
+    it("[report 58] of many parts is as exact as of two, with results kept in full", function()
+        local q, k, v = inputs(16, 1, 1, 4, 3)
+        local o = part(q, k, v, 0, 16, 4, 3):totable()
+        local function f32(t) return tensor.from(t:totable(), t:shape(), "f32") end
+        local function bf16(t)
+            return tensor.from(tensor.from(t:totable(), t:shape(), "bf16"):totable(), t:shape(),
+                "f32")
+        end
+        local function error_of(W, keep)
+            local merged, lse
+            for r = 0, W - 1 do
+                local o_r, lse_r = part(q, k, v, r * 16 / W, 16 / W, 4, 3)
+                o_r, lse_r = keep(o_r), f32(lse_r)
+                if merged then
+                    merged, lse = op.merge(merged, lse, o_r, lse_r)
+                    merged = keep(merged)
+                else
+                    merged, lse = o_r, lse_r
+                end
+            end
+            return numbers.error(merged:totable(), o)
+        end
+        for _, W in ipairs { 2, 4, 8, 16 } do
+            assert.is_true(error_of(W, f32) <= 5e-7)
+            assert.is_true(error_of(W, bf16) > 1e-3)
+        end
+        assert.is_true(error_of(16, bf16) > error_of(2, bf16))
+    end)
+
+    it("gives its gradient to the side that has keys, and to both as their weights are", function()
+        local inf = math.huge
+        -- lse, o, lse_b, o_b, d_o, d_lse -> do, dlse, do_b, dlse_b
+        local cases = {
+            { -1000, 1, 1000, 2, 3, 5, 0, 0, 3, 5 }, { 1000, 1, -1000, 2, 3, 5, 3, 5, 0, 0 },
+            { -inf, 0, -inf, 0, 3, 5, 3, 5, 0, 0 }, { -inf, 0, 3, 2, 3, 5, 0, 0, 3, 5 },
+            { 3, 2, -inf, 0, 3, 5, 3, 5, 0, 0 },
+            -- Equal weights: each half of both, and 1/4 * 3 * (3 - 1) from one lse to the other.
+            { -1000, 1, -1000, 3, 3, 5, 1.5, 2.5 - 1.5, 1.5, 2.5 + 1.5 },
+        }
+        for _, device in ipairs(DEVICES) do
+            for _, c in ipairs(cases) do
+                local function t(x, ...) return tensor.from({ x }, { ... }) end
+                local list = { op.merge_backward(t(c[2], 1, 1, 1), t(c[1], 1, 1), t(c[4], 1, 1, 1),
+                    t(c[3], 1, 1), t(c[5], 1, 1, 1), t(c[6], 1, 1), { device = device }) }
+                for i = 1, 4 do assert.equal(c[6 + i], list[i]:totable()[1]) end
+            end
+        end
+    end)
+
+    -- A ring's backward uses the merged lse for every part; the gradient of merge says the same.
+    it("and back is the backward of attention over both sets of keys", function()
+        local q, k, v = inputs(9, 1, 1, 4, 3)
+        local o, lse = op.gqa(q, k, v)
+        local d_o = numbers.tensor(21, 0, { 9, 1, 3 })
+        local _, _, dv = op.gqa_backward(q, k, v, o, lse, d_o)
+        -- Keys 0 .. 3 and 4 .. 8 apart, where queries 4 .. 8 see all of the first.
+        local function last(t) return numbers.rows(t, 4, 5) end
+        local o_a, lse_a = part(op.axpby(last(q), last(q), { alpha = 0.5, beta = 0 }), k, v, 0, 4,
+            4, 3)
+        local o_b, lse_b = op.gqa(last(q), last(k), last(v))
+        close("o", (op.merge(o_a, lse_a, o_b, lse_b)), last(o), 1e-14)
+        local do_a, dlse_a, do_b, dlse_b = op.merge_backward(o_a, lse_a, o_b, lse_b, last(d_o))
+        -- The value of key 8 is seen by query 8 alone: its gradient comes through do_b.
+        local _, _, dv_b = op.gqa_backward(last(q), last(k), last(v), o_b, lse_b, do_b)
+        close("dv", numbers.rows(dv_b, 4, 1), numbers.rows(dv, 8, 1), 1e-14)
+        far("dv without the merge", numbers.rows(select(3, op.gqa_backward(last(q), last(k),
+            last(v), o_b, lse_b, last(d_o))), 4, 1), numbers.rows(dv, 8, 1), 1e-3)
+        -- The weights of both sides sum to 1: so do their gradients of o; lse's cancel.
+        close("do", op.axpby(do_a, do_b), last(d_o), 1e-15)
+        local sum = op.axpby(dlse_a, dlse_b):totable()
+        for _, x in ipairs(sum) do assert.is_true(math.abs(x) <= 1e-15) end
     end)
 end)

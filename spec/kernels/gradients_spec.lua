@@ -179,6 +179,14 @@ describe("gradients of", function()
                 end)
         end
 
+        local merge = { device = device }
+        check("merge on " .. device,
+            { random(0, 4, 2, 3), random(1, 4, 2), random(2, 4, 2, 3), random(3, 4, 2) },
+            function(i) return { op.merge(i[1], i[2], i[3], i[4], merge) } end,
+            function(i, _, d)
+                return { op.merge_backward(i[1], i[2], i[3], i[4], d[1], d[2], merge) }
+            end)
+
         for _, l2norm in ipairs { false, true } do
             local function options(h0)
                 return { cu_seqlens = { 0, 4, 4, 9 }, device = device, chunk = 3, scale = 0.8,

@@ -71,9 +71,8 @@ end
 
 -- Kernels that users know by another name.
 local PUBLIC = { attention = "gqa", attention_backward = "gqa_backward" }
--- What has no gradient to speak of: an optimizer's step, a sort, and a merge, whose parts get
--- theirs from the backward of attention with the merged lse.
-local NO_GRADIENT = { adamw = true, moe_group = true, merge = true }
+-- What has no gradient to speak of: an optimizer's step and a sort.
+local NO_GRADIENT = { adamw = true, moe_group = true }
 
 describe("the list of ops", function()
     it("has every kernel of the table, and each with its gradient", function()

@@ -26,6 +26,7 @@ local CALLS = {
     axpby = { x, x }, axpby_backward = { x, x, x },
     conv1d = { x, t(D, 4) }, conv1d_backward = { x, t(D, 4), x },
     gqa = { q, k, v }, gqa_backward = { q, k, v, o, lse, o }, merge = { o, lse, o, lse },
+    merge_backward = { o, lse, o, lse, o, lse },
     gdn = { gq, gq, gv, gate, gate }, gdn_backward = { gq, gq, gv, gate, gate, gv, t(1, HV, K, V) },
     gdn_summary = { gq, gv, gate, gate },
     gdn_summary_backward = { gq, gq, gv, gate, gate, gv },
@@ -40,7 +41,7 @@ local CALLS = {
     moe_combine_backward = { t(12, D), t(T, 2), places, x },
 }
 -- Gradients that may be left out.
-local OPTIONAL = { gdn_backward = { [7] = true } }
+local OPTIONAL = { gdn_backward = { [7] = true }, merge_backward = { [6] = true } }
 
 local function call(name, args)
     return pcall(function()

@@ -179,6 +179,18 @@ describe("merge", function()
             outputs = { o = { rows = 6, width = v, grad = true },
                 lse = { rows = 6, width = 1, grad = true } } }
     end)
+    local function backward(v)
+        local rows, sums = { rows = 6, width = v }, { rows = 6, width = 1, low = -3, high = 3 }
+        return { op = "merge_backward", scalars = { n_rows = 2, heads = 3, width = v },
+            arrays = { o = rows, o_b = rows, d_o = rows, lse = sums, lse_b = sums, d_lse = sums },
+            outputs = { d_o_a = rows, d_o_b = rows, d_lse_a = sums, d_lse_b = sums } }
+    end
+    for_sizes("backward", backward)
+    it("does without a gradient of lse", function()
+        local c = backward(7)
+        c.arrays.d_lse = nil
+        raw.compare(c, F64, F32)
+    end)
 end)
 
 describe("sigmoid_gate", function()

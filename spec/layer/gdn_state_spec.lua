@@ -63,7 +63,8 @@ describe("the state of a GDN layer", function()
         end)
     end
 
-    it("holds at every split of a sequence, also without a convolution or with a wide one",
+    -- syv-ai#43: a state lost between two parts of a prefill.
+    it("[report 39] holds at every split of a sequence, also without a convolution or a wide one",
         function()
             for _, conv in ipairs { 1, 2, 4, 7 } do
                 local cases = {}
@@ -73,6 +74,15 @@ describe("the state of a GDN layer", function()
                             reference_key = "all" })
                 end
                 check(4, cases)
+            end
+            -- The second part alone has neither state nor rows for the convolution.
+            for _, config in ipairs { { conv = 4 }, { conv = 1 } } do
+                local whole = gdn.run(C.cpl_comm_self(), { lengths = { 9 }, states = true,
+                    config = config })
+                local part = case_of("part", 1, { { 4 }, { 5 } }, 0, { config = config })
+                part.parts = { part.parts[2] }
+                local alone = gdn.run(C.cpl_comm_self(), part)
+                assert.is_true(math.abs(alone.y[4 - 4][1] - whole.y[4][1]) > 1e-3)
             end
         end)
 
@@ -103,7 +113,8 @@ describe("the state of a GDN layer", function()
 
     -- The state that comes in is one more input: its gradient against central differences, which
     -- err by about h^2 here and 1e-16 / h of rounding.
-    it("has the gradient that differences of the loss say", function()
+    -- FLA#1140, FLA#1141: a gradient in the wrong slot, or none, where a sequence is short.
+    it("[report 24] has the gradient that differences of the loss say", function()
         local p = { lengths = { 5, 0, 2 }, states = true }
         local result = gdn.run(C.cpl_comm_self(), p)
         local h = 1e-6
@@ -116,6 +127,9 @@ describe("the state of a GDN layer", function()
                 assert.is_true(math.abs(expected - result.lists[gradient][i]) <= 1e-7,
                     ("%s[%d]: differences %.10g, backward %.10g"):format(name, i, expected,
                         result.lists[gradient][i]))
+                -- The next slot's is another one.
+                local other = result.lists[gradient][i + 32] or result.lists[gradient][i - 32]
+                assert.is_true(other == 0 or math.abs(expected - other) > 1e-6)
             end
         end
     end)

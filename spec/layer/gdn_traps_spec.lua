@@ -1,9 +1,13 @@
 -- The mistakes of others with GDN under context parallelism (gdn_and_attention.md, section 7), each
--- with a small input that shows it, and planted faults that the specs must see.
+-- with a small input that shows it, and planted faults or wrong ways that the specs must see.
+-- spec/traps/reports_gdn.lua lists them all.
+local cplab = require "cplab"
 local ranks = require "spec.support.ranks"
+local said = require "spec.support.message"
 
 local MODES = { "chunkwise", "headwise" }
 local FAR = 1000 -- rows are known by sequence * 1000 + offset
+local BIT = { changes = { x = { [3] = 1 + 2 ^ -52 } } } -- a row changed in its last bits
 
 local function padded(list, multiple)
     local lengths = {}
@@ -86,7 +90,7 @@ describe("isolation of documents", function()
     -- 3 the documents of 7 and 9 tokens touch inside a run and are cut by ranks.
     for _, cp_mode in ipairs(MODES) do
         for _, kind in ipairs { "contiguous", "zigzag", "striped" } do
-            it(("is exact: %s in %s"):format(cp_mode, kind), function()
+            it(("[reports 32, 35] is exact: %s in %s"):format(cp_mode, kind), function()
                 local lists, factor = { 7, 9, 0, 8 }, {}
                 for t = 0, 8 do factor[FAR + t] = 1.5 end
                 local config = { key_heads = 3, value_heads = 6 }
@@ -109,17 +113,26 @@ describe("isolation of documents", function()
         end
     end
 
-    it("is not for want of reach: an earlier token of the same document is seen (accelerate#4177)",
+    -- accelerate#4177: a layer that begins anew on each rank.
+    it("[report 49] is not for want of reach: the first token of a document reaches the last",
         function()
             for _, cp_mode in ipairs(MODES) do
                 for _, kind in ipairs { "contiguous", "zigzag", "mirror", "striped" } do
-                    local before, after = unpack(run(4, {
-                        case_of(4, { 61 }, kind, cp_mode, { a_log = -14 }),
-                        case_of(4, { 61 }, kind, cp_mode,
-                            { a_log = -14, changes = { x = { [0] = 2 }, dy = { [60] = 2 } } }),
-                    }))
+                    local function pair(faults)
+                        return unpack(run(4, {
+                            case_of(4, { 61 }, kind, cp_mode, { a_log = -14, faults = faults }),
+                            case_of(4, { 61 }, kind, cp_mode, { a_log = -14, faults = faults,
+                                changes = { x = { [0] = 2 }, dy = { [60] = 2 } } }),
+                        }))
+                    end
+                    local before, after = pair()
                     assert.is_true(math.abs(before.y[60][1] - after.y[60][1]) > 1e-6)
                     assert.is_true(math.abs(before.dx[0][1] - after.dx[0][1]) > 1e-6)
+                    if cp_mode == "chunkwise" and kind ~= "striped" then
+                        local last = kind == "contiguous" and 3 or 0 -- the rank of token 60
+                        before, after = pair { rank = last, drop_handoff = 1 }
+                        assert.same(before.y[60], after.y[60])
+                    end
                 end
             end
         end)
@@ -139,7 +152,7 @@ end)
 describe("gates", function()
     -- FLA#781: under CP all heads used the gate of head 0. Here heads forget within a token, slowly
     -- and not at all.
-    it("are those of their heads in every mode", function()
+    it("[report 43] are those of their heads in every mode", function()
         for _, cp_mode in ipairs(MODES) do
             local own, one = unpack(run(4, {
                 case_of(4, { 24 }, "zigzag", cp_mode, { config = { value_heads = 8 } }),
@@ -182,7 +195,7 @@ describe("lengths", function()
             { 257, 1, 253, 257, 1, 253, 2 } },
     }
     for cp, lists in pairs(CONV) do
-        it(("a row or two off a rank's edge, %d ranks"):format(cp), function()
+        it(("[reports 23, 51] a row or two off a rank's edge, %d ranks"):format(cp), function()
             local cases = {}
             for _, list in ipairs(lists) do
                 for _, kind in ipairs { "contiguous", "snake" } do
@@ -193,11 +206,27 @@ describe("lengths", function()
                 end
             end
             right(cp, cases)
+            -- What comes over the edge: rows for the convolution, where nothing else is
+            -- remembered; the state, wherever a chunk ends.
+            local function edge(changes)
+                local case = case_of(cp, { 6 * cp }, "contiguous", "chunkwise", changes)
+                case.a_log, case.changes = case.a_log or 12, nil
+                local other = {}
+                for name, value in pairs(case) do other[name] = value end
+                other.changes = { x = { [5] = 2 } }
+                local before, after = unpack(run(cp, { case, other }))
+                return math.abs(before.y[6][1] - after.y[6][1])
+            end
+            assert.is_true(edge {} > 1e-6)
+            assert.equal(0, edge { config = { conv = 1 } })
+            assert.is_true(edge { a_log = -14, config = { conv = 1, chunk = 64 } } > 1e-6)
+            assert.equal(0, edge { a_log = -14, config = { conv = 1, chunk = 64 },
+                faults = { rank = 1, drop_handoff = 1 } })
         end)
     end
 
     -- MEG#3282, ISEEKYAN/Megatron-LM#111: only one dense sequence had been tested.
-    it("unequal and packed, on 2 and 4 ranks", function()
+    it("[reports 34, 48, 54] unequal and packed, on 2 and 4 ranks", function()
         for _, cp in ipairs { 2, 4 } do
             local cases = {}
             for _, cp_mode in ipairs(MODES) do
@@ -205,7 +234,106 @@ describe("lengths", function()
                 cases[#cases + 1] = case_of(cp, { 13, 24, 40 }, "zigzag", cp_mode)
             end
             right(cp, cases)
+            -- Boundaries dropped: the first document's rows are the same, the second's are not.
+            for _, cp_mode in ipairs(MODES) do
+                local packed, flat = unpack(run(cp, {
+                    case_of(cp, { 8, 16 }, "contiguous", cp_mode, { by_position = true }),
+                    case_of(cp, { 24 }, "contiguous", cp_mode, { by_position = true }),
+                }))
+                assert.is_true(packed.distance <= 1e-12 and flat.distance <= 1e-12)
+                assert.is_true(math.abs(packed.y[7][1] - flat.y[7][1]) <= 1e-12)
+                assert.is_true(math.abs(packed.y[FAR][1] - flat.y[8][1]) > 1e-3)
+            end
         end
+    end)
+
+    -- maxtext#5295, vllm#28202, MEG#4230: padding is right of its sequence, left of the next one.
+    it("[reports 20b, 40, 52] padded on either side: no state, no output, no gradient", function()
+        for _, cp_mode in ipairs(MODES) do
+            for _, kind in ipairs { "contiguous", "zigzag", "striped" } do
+                local function case(real, zero)
+                    return { lengths = { 8, 8, 16 }, real = real, kind = kind, cp_mode = cp_mode,
+                        states = true, config = { key_heads = 2, value_heads = 4 },
+                        changes = { x = zero } }
+                end
+                -- The control takes the padding for tokens, in one run with rows of zeros: these
+                -- too have gates that are not neutral.
+                local zero = { [5] = 0, [6] = 0, [7] = 0 }
+                local good, bad, zeros = unpack(run(2, { case { 5, 0, 14 }, case { 8, 0, 14 },
+                    case({ 8, 0, 14 }, zero) }))
+                assert.is_true(good.distance <= 1e-12, good.where)
+                assert.equal(0, good.padding)
+                for _, other in ipairs { bad, zeros } do
+                    assert.is_true(other.distance <= 1e-12, other.where)
+                    assert.is_true(math.abs(other.lists.state[1] - good.lists.state[1]) > 1e-6)
+                    assert.equal(good.y[2 * FAR][1], other.y[2 * FAR][1])
+                end
+            end
+        end
+    end)
+
+    -- vllm-ascend#9479: the state after prefill on several ranks.
+    it("[report 50] leave the state of one rank, unless a hand-off is lost", function()
+        local function state(cp, cp_mode, faults)
+            return run(cp, { case_of(4, { 17, 0, 7 }, "zigzag", cp_mode,
+                { states = true, faults = faults, a_log = -5 }) })[1].lists.state
+        end
+        local function error_of(list, expected)
+            local worst, largest = 0, 0
+            for i, x in ipairs(expected) do
+                worst = math.max(worst, math.abs(list[i] - x))
+                largest = math.max(largest, math.abs(x))
+            end
+            return worst / largest
+        end
+        for _, cp_mode in ipairs(MODES) do
+            local expected = state(1, "chunkwise")
+            for _, cp in ipairs { 2, 4 } do
+                assert.is_true(error_of(state(cp, cp_mode), expected) <= 1e-12)
+            end
+        end
+        local lost = state(4, "chunkwise", { rank = 2, drop_handoff = 1 })
+        assert.is_true(error_of(lost, state(1, "chunkwise")) > 1e-3)
+    end)
+
+    -- FLA#1093: tokens that ranks do not divide were cut all the same.
+    it("[report 44] that ranks do not divide are refused, in zigzag that twice as many do not",
+        function()
+            local layout, thd = cplab.layout, cplab.stream.thd
+            for _, case in ipairs { { 10, 3 }, { 14, 4 }, { 2, 3 } } do
+                local s = thd { lengths = { case[1] } }
+                assert.equal(("layout.contiguous: the stream has %d positions, not a multiple of "
+                    .. "cp = %d"):format(case[1], case[2]),
+                    said(layout.contiguous, s, { cp = case[2] }))
+                local more = math.ceil(case[1] / case[2])
+                s = thd { lengths = { more * case[2] } }
+                assert.equal(more, layout.contiguous(s, { cp = case[2] }):n_local(0))
+            end
+            for _, kind in ipairs { "zigzag", "snake" } do
+                local s = thd { lengths = { 12 } }
+                assert.truthy(said(layout[kind], s, { cp = 4 }):find(
+                    "not a multiple of 2*cp = 8", 1, true))
+                assert.equal(4, layout[kind](s, { cp = 3 }):n_local(0))
+            end
+        end)
+
+    -- MEG#3282: each sequence cut on its own is another layout, and has its own name: a custom one.
+    it("[report 45] cut flat are contiguous; both ways are right, with their own rows", function()
+        local s = cplab.stream.thd { cu_seqlens = { 0, 8, 24 } }
+        local flat = cplab.layout.contiguous(s, { cp = 2 })
+        local runs = { { { 0, 4 }, { 8, 8 } }, { { 4, 4 }, { 16, 8 } } }
+        local each = cplab.layout.custom(s, { cp = 2, ranks = runs })
+        assert.same({ { 0, 12 } }, flat:runs(0))
+        assert.same({ { 0, 4 }, { 8, 8 } }, each:runs(0))
+        local cases = {}
+        for _, cp_mode in ipairs(MODES) do
+            cases[#cases + 1] = case_of(2, { 8, 16 }, "contiguous", cp_mode)
+            cases[#cases + 1] = case_of(2, { 8, 16 }, "custom", cp_mode, { ranks = runs })
+        end
+        right(2, cases)
+        -- Of 12 rows a rank has 8 both ways; the others move.
+        assert.equal(8, cplab.route(flat, each):stats().moved_tokens)
+        assert.not_equal(flat:positions(0)[5], each:positions(0)[5])
     end)
 
     -- flashinfer#3536; MEG#4230 and TE#2186: padding of any size writes nothing.
@@ -237,7 +365,7 @@ end)
 
 describe("headwise", function()
     -- Relax#206, DeepSpeed#8316: heads that do not divide are refused, with the numbers.
-    it("refuses heads that cannot be cut, on all ranks", function()
+    it("[report 55] refuses heads that cannot be cut, on all ranks", function()
         local function refused(message, cp, config)
             local failure = select(2, ranks.try(cp, "spec.support.gdn_runs",
                 { { lengths = { 12 }, kind = "contiguous", cp_mode = "headwise",
@@ -250,27 +378,34 @@ describe("headwise", function()
             { key_heads = 3, value_heads = 6 })
         refused("gdn: headwise with 2 key_heads, neither a multiple nor a divisor of 3 ranks", 3,
             { key_heads = 2, value_heads = 6 })
+        right(3, { case_of(3, { 12 }, "contiguous", "headwise",
+            { config = { key_heads = 3, value_heads = 6 } }) })
     end)
 
     -- MEG#5664 mapped it to one layout; here rows arrive in order from any.
-    it("gives the same bits whatever the layout", function()
+    it("[report 46] gives the same bits whatever the layout", function()
         local cases = {}
         for i, kind in ipairs { "contiguous", "zigzag", "mirror", "snake", "striped" } do
             cases[i] = case_of(4, { 17, 0, 7 }, kind, "headwise")
         end
+        cases[6] = case_of(4, { 17, 0, 7 }, "zigzag", "headwise", BIT)
         local results = run(4, cases)
-        for i = 2, #results do assert.same(results[1].y, results[i].y) end
+        for i = 2, 5 do assert.same(results[1].y, results[i].y) end
+        assert.not_same(results[1].y, results[6].y)
     end)
 end)
 
 -- MEG#6040, MEG#6954: backward tests that flicker.
-it("twenty runs of a GDN layer give the same bits", function()
+it("[report 18] twenty runs of a GDN layer give the same bits", function()
     for _, cp_mode in ipairs(MODES) do
         local cases = {}
         for i = 1, 20 do
             cases[i] = case_of(4, { 17, 0, 7, 33 }, "zigzag", cp_mode, { states = true })
         end
+        cases[21] = case_of(4, { 17, 0, 7, 33 }, "zigzag", cp_mode, BIT)
+        cases[21].states = true
         local results = run(4, cases)
+        assert.not_same(results[1].y, results[21].y)
         for i = 2, 20 do
             assert.same(results[1].y, results[i].y)
             assert.same(results[1].dx, results[i].dx)

@@ -57,7 +57,54 @@ local function check_gradients(kind, changes)
     end
 end
 
+local function entry_of(parameters, name)
+    for _, entry in ipairs(parameters.list) do
+        if entry.name == name then return entry end
+    end
+    error("no parameter " .. name)
+end
+
 describe("a layer", function()
+    -- FLA#871: the gradient of the convolution's output is that of q, k and v side by side in a
+    -- row, each with a stride that is not its width.
+    it("[report 26] gdn: gradients pass from q, k and v through their one convolution", function()
+        local changes = { key_dim = 2, value_dim = 5, key_heads = 1, value_heads = 3 }
+        check_gradients("gdn", changes)
+        -- Parts of other widths have other gradients: one read with another's stride is seen.
+        local live = layers.live("gdn", STREAM, changes)
+        layers.forward(live)
+        layers.backward(live)
+        local grad = ffi.cast("double *", entry_of(live.parameters, "gdn.conv").grad.data)
+        local q, k, v = math.abs(grad[0]), math.abs(grad[2 * 4]), math.abs(grad[4 * 4])
+        assert.is_true(math.abs(q - k) > 1e-3 * (q + k))
+        assert.is_true(math.abs(k - v) > 1e-3 * (k + v))
+    end)
+
+    -- transformers#47831: decays drawn in bf16 from 0 to 16 are 0 in 1 of 256 heads, of which the
+    -- logarithm is -inf.
+    it("[report 15] gdn: decays begin finite, above a floor", function()
+        local n = 4096
+        for _, dtype in ipairs { "f32", "f64" } do
+            local layer = require("cplab.layers").create("gdn", { hidden = 2, key_heads = 1,
+                value_heads = n, key_dim = 1, value_dim = 1, conv = 1, chunk = 4, eps = 1e-6 },
+                dtype)
+            local own = require("cplab.parameters").new(C.cpl_comm_self(), dtype,
+                { { name = "gdn", ptr = layer } })
+            own:draw(1)
+            local weight = entry_of(own, "gdn.A_log").weight
+            for i = 0, n - 1 do
+                local a_log = C.cpl_dtype_load(weight.dtype, weight.data, i)
+                assert.is_true(a_log >= math.log(1e-3) - 1e-6 and a_log <= math.log(16))
+            end
+        end
+        local n_infinite, key = 0, C.cpl_random_key(1, "bf16")
+        for i = 0, n - 1 do
+            local drawn = math.floor(C.cpl_random_uniform(key, i) * 256) / 16
+            n_infinite = n_infinite + (math.log(drawn) == -math.huge and 1 or 0)
+        end
+        assert.is_true(n_infinite > 0)
+    end)
+
     it("mla: backward equals finite differences without q_rank and rotation", function()
         check_gradients("mla", { q_rank = 0 })
         check_gradients("mla", { q_rank = 0, rope_theta = 0 })

@@ -129,6 +129,30 @@ describe("published layouts", function()
             end
         end
     end)
+
+    it("work within a window is what counting query by query gives", function()
+        local s = thd { lengths = { 24, 0, 48, 12 }, real = { 19, 0, 48, 1 } }
+        for _, kind in ipairs { "contiguous", "zigzag", "mirror", "striped" } do
+            local z = layout[kind](s, { cp = 3, tp = 2 })
+            for _, window in ipairs { 0, 1, 2, 7, 18, 19, 20, 47, 48, 1000 } do
+                local expected = { 0, 0, 0 }
+                for r = 0, 5 do
+                    for _, position in ipairs(z:positions(r)) do
+                        local sequence = s:sequence(s:sequence_of(position))
+                        local keys = position - sequence.start + 1
+                        if keys <= sequence.real then
+                            local cp_rank = math.floor(r / 2) + 1
+                            expected[cp_rank] = expected[cp_rank]
+                                + (window > 0 and math.min(keys, window) or keys)
+                        end
+                    end
+                end
+                assert.same(expected, z:work(window), kind .. " " .. window)
+            end
+            assert.same(z:work(0), z:work())
+            assert.not_same(z:work(0), z:work(47))
+        end
+    end)
 end)
 
 describe("every layout", function()
@@ -306,6 +330,16 @@ describe("a large layout", function()
         local s = thd { lengths = { 2 ^ 40 } }
         assert.equal("layout.work: the work of rank 0 passes 2^63",
             message(function() layout.zigzag(s, { cp = 2 }):work() end))
+        -- Within a window it does not.
+        assert.same({ 2 ^ 39 * 7 - 21, 2 ^ 39 * 7 }, layout.zigzag(s, { cp = 2 }):work(7))
+    end)
+
+    it("refuses a window that is none", function()
+        local z = layout.zigzag(thd { lengths = { 8 } }, { cp = 2 })
+        for wrong, text in pairs { [-1] = "-1", [2.5] = "2.5" } do
+            assert.equal("layout.work: window must be an integer >= 0 (got " .. text .. ")",
+                message(function() z:work(wrong) end))
+        end
     end)
 end)
 

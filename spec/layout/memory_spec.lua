@@ -142,7 +142,7 @@ describe("a failing allocation", function()
                 return C.cpl_layout_chain(z, 1, links, n)
             end, same) >= 3)
             local work = ffi.new("int64_t[4]", -7)
-            assert.is_true(sweep(function() return C.cpl_layout_work(z, work) end,
+            assert.is_true(sweep(function() return C.cpl_layout_work(z, 0, work) end,
                 function() return work[0] == -7 and work[3] == -7 end) >= 5)
             C.cpl_free(spans[0])
             C.cpl_free(links[0])

@@ -1,4 +1,5 @@
 local cplab = require "cplab"
+local policies = require "cplab.policy"
 
 local function fields(changes)
     local t = {
@@ -87,5 +88,73 @@ describe("model", function()
         t.gqa.cp_mode = "ring"
         assert.has_error(function() cplab.model(t) end,
             'model.gqa: unknown cp_mode "ring"; there are gather, p2p, a2a, a2a+p2p')
+    end)
+end)
+
+describe("the imbalance of attention", function()
+    local LENGTHS = { 32, 16 }
+
+    local function of(changes, stream, cp)
+        local m = cplab.model(fields(changes))
+        stream = stream or cplab.stream.thd { lengths = LENGTHS }
+        return m:attention_imbalance(policies.layouts(m.policy, stream, { cp = cp or 4 },
+            m.balance))
+    end
+
+    -- The most and the mean of pairs, query by query, where each rank holds 12 of 48 rows and
+    -- sequences end `fewer` tokens earlier.
+    local function counted(window, fewer)
+        local work, total, position = { 0, 0, 0, 0 }, 0, 0
+        for _, n in ipairs(LENGTHS) do
+            for keys = 1, n do
+                local seen = keys <= n - fewer and math.min(keys, window) or 0
+                local rank = math.floor(position / 12) + 1
+                work[rank], total, position = work[rank] + seen, total + seen, position + 1
+            end
+        end
+        return math.max(unpack(work)) * 4 / total
+    end
+
+    local CONTIGUOUS = { "contiguous", "contiguous", "contiguous" }
+
+    local function layers(...)
+        return { policy = CONTIGUOUS, schedule = cplab.schedule.list { ... } }
+    end
+
+    it("is that of the pairs within the layer's window, of the worst layer", function()
+        assert.equal(counted(100, 0), of(layers("gqa")))
+        local narrow = { "gqa", window = 4 }
+        assert.equal(counted(4, 0), of(layers(narrow)))
+        assert.is_true(counted(100, 0) - counted(4, 0) > 0.3) -- a window left out is seen
+        assert.equal(counted(100, 0), of(layers(narrow, "gqa")))
+        local gqa = { heads = 2, kv_heads = 1, head_dim = 16, window = 4 }
+        local model = layers("gqa")
+        model.gqa = gqa
+        assert.equal(counted(4, 0), of(model))
+        assert.equal(1, of(layers "gdn"))
+    end)
+
+    it("counts the blocks of MTP, on their shorter sequences", function()
+        local model = layers "gdn"
+        model.mtp = { kind = "gqa" }
+        assert.equal(counted(100, 1), of(model))
+        assert.not_equal(counted(100, 0), of(model))
+        model.mtp = { kind = { "gqa", window = 3 }, depth = 2 }
+        assert.equal(math.max(counted(3, 1), counted(3, 2)), of(model))
+        model.mtp = { kind = "gdn" }
+        assert.equal(1, of(model))
+        model = layers("gqa")
+        model.mtp = { kind = { "gqa", cp_mode = "a2a" } }
+        assert.equal(counted(100, 0), of(model))
+    end)
+
+    it("is that of any layout and stream that a depth may run in", function()
+        for _, policy in ipairs { "zigzag", "mirror", "balanced", "native" } do
+            local changes = { policy = policy, mtp = { kind = "gqa" } }
+            -- Zigzag is not even where sequences end inside a block.
+            assert.is_true(of(changes) > 1 and of(changes) < 1.2)
+            assert.is_true(of(changes, cplab.stream.sbhd { seqlen = 32, batch = 2 }) > 1)
+            assert.equal(1, of(changes, nil, 1))
+        end
     end)
 end)

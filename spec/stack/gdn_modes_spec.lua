@@ -49,7 +49,7 @@ describe("headwise GDN layers in a stack", function()
         assert.equal(3, counts("headwise", "zigzag").routes_built)
     end)
 
-    it("may stand beside chunkwise ones: each layer says its own", function()
+    it("[report 56] may stand beside chunkwise ones: each layer says its own", function()
         local function layers(...)
             local m = labs.model { policy = "zigzag", gdn = gdn(4) }
             m.list, m.pattern, m.gdn.cp_mode = { ... }, nil, nil

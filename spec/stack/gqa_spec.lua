@@ -120,10 +120,12 @@ describe("a stack", function()
             mla.a2a = changes.a2a
             for _, policy in ipairs { "mirror", { "zigzag", "contiguous", "zigzag" } } do
                 local m = labs.parity_step(STREAM,
-                    labs.model { pattern = "GL*", policy = policy, mla = mla }, 4)
+                    labs.model { pattern = "GLL*", policy = policy, mla = mla }, 4)
                 assert.is_true(m.parity_fwd <= BOUND and m.parity_grad <= BOUND)
                 assert.equal(0, m.wrong_rows)
-                assert.equal(MODES[i].cp_mode == "a2a" and 2 or 4, m.conversions_fwd)
+                assert.equal(MODES[i].cp_mode == "a2a" and 2 or 6, m.conversions_fwd)
+                assert.same({ 4, 1, 2, 1 },
+                    { m.layers, m.gqa_layers, m.mla_layers, m.gdn_layers })
             end
         end
         local function refused(message, changes)

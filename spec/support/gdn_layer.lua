@@ -42,7 +42,9 @@ local function fill_rows(part, tensor, name)
     local key, width = C.cpl_random_key(7, name), part.config.hidden
     local data = ffi.cast("double *", tensor.data)
     for slot, token in ipairs(part.tokens) do
-        local at = (token[1] * FAR + part.starts[token[1]] + token[2]) * width
+        local row = part.by_position and part.stream:sequence(token[1]).start + token[2]
+            or token[1] * FAR + part.starts[token[1]] + token[2]
+        local at = row * width
         for c = 0, width - 1 do
             data[(slot - 1) * width + c] = 2 * C.cpl_random_uniform(key, at + c) - 1
         end
@@ -85,7 +87,7 @@ end
 
 -- starts[i]: how many tokens of sequence i came in earlier parts.
 local function make_part(comm, p, config, starts, changes)
-    local part = { config = config, starts = starts, comm = comm }
+    local part = { config = config, starts = starts, comm = comm, by_position = p.by_position }
     part.stream = cplab.stream.thd { lengths = p.lengths, real = p.real or p.lengths }
     local options = { cp = C.cpl_comm_size(comm), ranks = p.ranks }
     part.layout = cplab.layout.create(p.kind or "contiguous", part.stream, options)
@@ -239,7 +241,9 @@ end
 --- Runs a case on a group.
 -- @param comm a `cpl_comm *`
 -- @tparam table p lengths, real, kind, ranks, cp_mode, or parts, a list of these; config; a_log;
---   states (from and to outside); traced; poison; faults; changes ({ x =, dy = }: factors by row)
+--   states (from and to outside); traced; poison; faults; changes ({ x =, dy = }: factors by row);
+--   by_position: values depend on a row's position in the stream, so that streams that are cut
+--   into other sequences have the same
 -- @treturn table y and dx, rows by sequence * 1000 + offset; gradients and states as lists;
 --   padding, how many numbers of padded rows are not 0; sent and sent_back, what forward and
 --   backward sent; wrong_rows and trace_checks
@@ -396,7 +400,7 @@ function M.reference(p)
         for _, fields in ipairs(list) do total[i] = total[i] + n_of(fields, i) end
     end
     return M.run(C.cpl_comm_self(), { lengths = total, config = p.config, a_log = p.a_log,
-        states = p.states, changes = p.changes })
+        states = p.states, changes = p.changes, by_position = p.by_position })
 end
 
 --- Runs cases on this rank's group; for ranks.run "spec.support.gdn_cases".

@@ -86,4 +86,28 @@ function M.merge(o, lse, o_b, lse_b, options)
     return merged, merged_lse
 end
 
+--- The gradients of merge. A side with lse = -inf gets zeros.
+-- @tparam cplab.tensor o [T, H, V]
+-- @tparam cplab.tensor lse [T, H]
+-- @tparam cplab.tensor o_b [T, H, V]
+-- @tparam cplab.tensor lse_b [T, H]
+-- @tparam cplab.tensor d_o [T, H, V], of the merged o
+-- @tparam ?cplab.tensor d_lse [T, H], of the merged lse; nil: zeros, as where only o is used
+-- @tparam ?table options device
+-- @return do, dlse, do_b, dlse_b: of the four inputs, in their order
+function M.merge_backward(o, lse, o_b, lse_b, d_o, d_lse, options)
+    local who = "op.merge_backward"
+    local dims = call.dims(who, call.options(who, options, {}))
+    local p = ffi.new "cpl_merge_backward"
+    p.o, p.lse = dims:take("o", o, "T H V"), dims:take("lse", lse, "T H")
+    p.o_b, p.lse_b = dims:take("o_b", o_b, "T H V"), dims:take("lse_b", lse_b, "T H")
+    p.d_o, p.d_lse = dims:take("d_o", d_o, "T H V"), dims:take_if("d_lse", d_lse, "T H")
+    local results = { dims:new_like(o), dims:new_like(lse), dims:new_like(o), dims:new_like(lse) }
+    p.d_o_a, p.d_lse_a = results[1]._ptr.data, results[2]._ptr.data
+    p.d_o_b, p.d_lse_b = results[3]._ptr.data, results[4]._ptr.data
+    p.n_rows, p.heads, p.width = dims.T, dims.H, dims.V
+    dims:call("merge_backward", p)
+    return unpack(results)
+end
+
 return M
