@@ -121,7 +121,7 @@ describe("counts of a step", function()
         assert.equal(1, step("native", "G", 2, { 64 }).attention_imbalance)
     end)
 
-    it("T-14: lazy routes are built in each step, and counted", function()
+    it("T-08, T-14: routes are built before the step; lazy ones in each, and counted", function()
         local result = labs.run {
             stream = { lengths = { 32, 16 } }, cp = 2,
             model = labs.model { policy = "zigzag", routes = "lazy" },
@@ -130,6 +130,13 @@ describe("counts of a step", function()
         local m = result.answers[1]
         assert.equal(1, m.routes_built_in_step)
         assert.is_true(m.parity_grad <= 1e-12)
+        -- Once for all conversions, however many layers and steps there are.
+        local few = step("zigzag", "G", 2, nil, { iters = 1, backward = true })
+        local many = step("zigzag", "G*", 2, nil, { iters = 3, backward = true })
+        assert.equal(16, few.conversions_fwd)
+        assert.equal(0, few.routes_built_in_step)
+        assert.equal(0, many.routes_built_in_step)
+        assert.equal(few.routes_built + 1, many.routes_built) -- attention's keys
     end)
 
     it("is untraced unless asked: wrong_rows is absent", function()

@@ -187,7 +187,7 @@ describe("sequence parallelism refuses", function()
         assert.truthy(message_of(2, 2, {}, { 4, 6 }):find("tp", 1, true))
     end)
 
-    it4("composed where nothing is split", function()
+    it4("T-36: composed where nothing is split", function()
         assert.truthy(message_of(4, 1, { policy = "zigzag", exchange = { method = "composed" } })
             :find("method \"composed\" needs tp > 1", 1, true))
     end)

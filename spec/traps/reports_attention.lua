@@ -24,7 +24,8 @@ return {
     { id = 65, source = "TransformerEngine #2186",
         about = "halves of a rank that are all padding: wild gradients, NaN",
         spec = "spec/layer/gqa_reports_spec.lua",
-        name = "[report 65] halves of a rank that are all padding give nothing" },
+        name = "[report 65] halves of a rank that are all padding give nothing, whatever is "
+            .. "there" },
     { id = 66, source = "TransformerEngine #1557",
         about = "wrong gradients of the ring",
         spec = "spec/layer/gqa_traps_spec.lua",
@@ -40,8 +41,8 @@ return {
     { id = 69, source = "TransformerEngine #3057",
         about = "angles under CP tested on rank 0 alone",
         spec = "spec/layer/gqa_reports_spec.lua",
-        name = "[reports 69, 71] are of the token, in any layout: shifted on any one rank, it is "
-            .. "seen" },
+        name = "[reports 69, 71] are of the token, in any layout: shifted on any one rank, it "
+            .. "is seen" },
     { id = 70, source = "Megatron-LM #5243",
         about = "later packed sequences that reuse the angles of the first",
         spec = "spec/layout/traps_spec.lua",
@@ -49,8 +50,8 @@ return {
     { id = 71, source = "Megatron-LM #4075, #1612, #560",
         about = "angles of local fragments, by rank instead of by token",
         spec = "spec/layer/gqa_reports_spec.lua",
-        name = "[reports 69, 71] are of the token, in any layout: shifted on any one rank, it is "
-            .. "seen" },
+        name = "[reports 69, 71] are of the token, in any layout: shifted on any one rank, it "
+            .. "is seen" },
     { id = 72, source = "Megatron-LM #4495",
         about = "a roll of MTP by unpadded boundaries of odd lengths",
         spec = "spec/stack/mtp_rolls_spec.lua",

@@ -30,8 +30,9 @@ return {
         spec = "spec/layout/traps_spec.lua",
         name = "T-07: bad boundaries are an error where they are given" },
     { id = "T-08", source = "Megatron-LM #6387",
-        about = "a route copied back from a device in each conversion",
-        reason = "a route is host integers from the start, so nothing comes back from a device" },
+        about = "a route decoded in each conversion instead of once",
+        spec = "spec/stack/counts_spec.lua",
+        name = "T-08, T-14: routes are built before the step; lazy ones in each, and counted" },
     { id = "T-09", source = "Megatron-LM #5664",
         about = "a route on another device than the tensor",
         reason = "a route has no device that could differ from a tensor's" },
@@ -53,7 +54,7 @@ return {
     { id = "T-14", source = "Megatron-LM #6387",
         about = "routes that are not there and are built again, unseen",
         spec = "spec/stack/counts_spec.lua",
-        name = "T-14: lazy routes are built in each step, and counted" },
+        name = "T-08, T-14: routes are built before the step; lazy ones in each, and counted" },
     { id = "T-15", source = "Megatron-LM #7545",
         about = "sender and receiver order rows differently",
         spec = "spec/layout/traps_spec.lua",
@@ -89,7 +90,7 @@ return {
     { id = "T-23", source = "Megatron-LM #6387",
         about = "an exit of attention that forgets to convert back",
         spec = "spec/stack/faults_spec.lua",
-        name = "[report 47] T-23: one back-conversion skipped: the trace names the layer" },
+        name = "T-23: one back-conversion skipped: the trace names the layer [report 47]" },
     { id = "T-24", source = "Megatron-LM #6515",
         about = "the source layout read from settings, not from the tensor",
         spec = "spec/layer/layer_spec.lua",
@@ -127,9 +128,9 @@ return {
         spec = "spec/layer/gqa_traps_spec.lua",
         name = "T-35: gives and gets exactly 0 on every rank, whatever stands in it [report 67]" },
     { id = "T-36", source = "Megatron-LM #6387",
-        about = "a collection of groups that lacks the one of tp and cp",
-        reason = "parts of a group are made from the group itself, so none is looked up and none "
-            .. "can be missing" },
+        about = "a group of tp and cp that is missing, needed or not",
+        spec = "spec/stack/tensor_parallel_checks_spec.lua",
+        name = "T-36: composed where nothing is split" },
     { id = "T-41", source = "Megatron-LM #6387",
         about = "an unknown layer kind taken for one that minds no layout",
         spec = "spec/lua/schedule_spec.lua",
@@ -184,8 +185,8 @@ return {
     { id = "T-56", source = "Megatron-LM #3282",
         about = "a convolution halo where a sequence ended at, or just before, the edge",
         spec = "spec/layer/gdn_edges_spec.lua",
-        name = "T-56: brings nothing of a sequence that ended there, and of one that goes on its "
-            .. "rows" },
+        name = "T-56: brings nothing of a sequence that ended there, and of one that goes on "
+            .. "its rows" },
     { id = "T-57", source = "flash-linear-attention, conv/cp",
         about = "gradient of the zeros before a sequence sent to the rank before",
         spec = "spec/layer/gdn_edges_spec.lua",
@@ -230,13 +231,13 @@ return {
     { id = "T-67", source = "Megatron-LM #6387",
         about = "in zigzag, who follows the front of the last rank, and the back of rank 0",
         spec = "spec/stack/mtp_rolls_spec.lua",
-        name = "T-67: in zigzag the last rank's front is followed by its own back, rank 0's back "
-            .. "by none" },
+        name = "T-67: in zigzag the last rank's front is followed by its own back, rank 0's "
+            .. "back by none" },
     { id = "T-68", source = "Megatron-LM #6387",
         about = "ranks of a part of the group taken for ranks of all",
         spec = "spec/stack/traps_spec.lua",
-        name = "T-68, T-71: rolls and sums in the group that runs, whose ranks are not those of "
-            .. "all" },
+        name = "T-68, T-71: rolls and sums in the group that runs, whose ranks are not those "
+            .. "of all" },
     { id = "T-69", source = "Megatron-LM #6246",
         about = "shards shorter than the roll",
         spec = "spec/stack/mtp_rolls_spec.lua",
@@ -248,8 +249,8 @@ return {
     { id = "T-71", source = "Megatron-LM #5664",
         about = "losses of MTP rolled and summed in the wrong group",
         spec = "spec/stack/traps_spec.lua",
-        name = "T-68, T-71: rolls and sums in the group that runs, whose ranks are not those of "
-            .. "all" },
+        name = "T-68, T-71: rolls and sums in the group that runs, whose ranks are not those "
+            .. "of all" },
     { id = "T-72", source = "ISEEKYAN/Megatron-LM #107",
         about = "chunkwise and headwise taken for equal bits",
         spec = "spec/layer/gdn_edges_spec.lua",
