@@ -57,12 +57,12 @@ end
 local function assumed(lab, own, who, level)
     local runs, co = inside_of(lab)
     if runs[co] then return runs[co] end
-    local policy = lab.model and lab.model.policy
-    if not policy then
+    if not lab.model then
         error(("%s: say in which layout the rows are: the tensors carry no mark, there is no from, "
             .. "and the lab has no model"):format(who), level + 1)
     end
-    return own:layout(policy.live or policy.entry, who, level + 1)
+    local assignment = lab.model:assignment(lab.stream, { cp = lab.cp, tp = lab.tp })
+    return own:layout(assignment.entry, who, level + 1)
 end
 
 -- The one that the tensors are marked with, or nil.

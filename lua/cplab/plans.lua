@@ -6,6 +6,7 @@
 local args = require "cplab.check_args"
 local clib = require "clib"
 local layouts = require "cplab.layout"
+local named = require "cplab.named_layouts"
 local route = require "cplab.route"
 local tensors = require "cplab.tensor"
 local C = clib.C
@@ -39,6 +40,18 @@ local function know(self, layout)
     return self.known[key]
 end
 
+-- The layout of a name; a balanced one as the lab's model has it.
+local function make(lab, name, level)
+    local group = { cp = lab.cp, tp = lab.tp }
+    if named.parse(name) ~= "balanced" then
+        return (layouts.create(name, lab.stream, group, level + 1))
+    end
+    named.check("cplab.layout", name, level + 1)
+    local model = lab.model or { policy = {} }
+    return named.maker(lab.stream, group, model.policy.near or model.policy.live,
+        model.balance)(name)
+end
+
 --- The layout that is meant.
 -- @param name_or_layout a layout, or the name of one of the lab's stream and group
 -- @tparam string who the function to name
@@ -51,12 +64,10 @@ function Plans:layout(name_or_layout, who, level)
         error(("%s: expected a layout or its name (got %s)"):format(who,
             args.show(name_or_layout)), level)
     end
-    local stream = self.lab.stream
-    local of_stream = self.named[stream] or {}
-    self.named[stream] = of_stream
+    local of_stream = self.named[self.lab.stream] or {}
+    self.named[self.lab.stream] = of_stream
     if not of_stream[name_or_layout] then
-        of_stream[name_or_layout] = know(self, layouts.create(name_or_layout, stream,
-            { cp = self.lab.cp, tp = self.lab.tp }, level))
+        of_stream[name_or_layout] = know(self, make(self.lab, name_or_layout, level))
     end
     return of_stream[name_or_layout]
 end

@@ -127,6 +127,18 @@ describe("boundary.enter", function()
         end)
     end)
 
+    it("knows balanced layouts by name, as models do", function()
+        holds({ 2 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab = support.lab(comm)
+            local inside = cplab.boundary.enter(lab, support.rows(lab, "contiguous", 1),
+                "balanced@0.1")
+            local balanced = cplab.layout.balanced(lab.stream, { cp = 2, block = 8,
+                tolerance = 0.1, near = support.layout(lab, "contiguous") })
+            return support.holds(lab, inside, balanced)
+        end)
+    end)
+
     it("with tensor parallelism takes the windows of sequence parallelism", function()
         holds({ 4 }, function(comm)
             local support, cplab = require "spec.support.boundary_lab", require "cplab"

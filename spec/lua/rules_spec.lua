@@ -309,6 +309,14 @@ describe("rules.config", function()
         assert.same({ "V1" }, asked { policy = "native" })
         assert.same({ "V1" }, asked { policy = { "contiguous", "contiguous", "contiguous" } })
         assert.same({}, asked { policy = { "contiguous", "zigzag", "contiguous" } })
+        local function assignment(mixer)
+            local entry = { live = "contiguous" }
+            return { name = "mine", entry = "contiguous", exit = "contiguous",
+                layers = { entry, entry, entry, { live = "contiguous", mixer = mixer } } }
+        end
+        assert.same({}, asked { policy = assignment "zigzag" })
+        assert.same({ "V1" }, asked { policy = assignment "mirror" })
+        assert.same({}, rules.check(rules.config(model { policy = assignment "mirror" })))
         local headwise = { gdn = { key_heads = 2, value_heads = 4, key_dim = 4, value_dim = 6,
             cp_mode = "headwise" } }
         assert.same({ "V6" }, asked(headwise))

@@ -1,8 +1,8 @@
 --- The configuration of a model, in the words of the reference system.
 -- @module cplab.rules.config
 local args = require "cplab.check_args"
+local assignments = require "cplab.assignment"
 local models = require "cplab.model"
-local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
 local streams = require "cplab.stream"
 
@@ -27,23 +27,33 @@ local function is_gdn(kind)
     return kind == "gdn"
 end
 
--- Where a policy of the reference runs a mixer: attention in zigzag, a chunkwise GDN in contiguous,
--- and what takes any layout where the model lives.
-local function is_where_the_reference_runs_it(policy, layer)
-    local where = policies.where(layer)
-    if where == "live" then return true end
-    return policy[where] == (where == "gqa" and "zigzag" or "contiguous")
+-- Where the reference runs a mixer: attention in zigzag, a chunkwise GDN in contiguous, and what
+-- takes any layout where the model lives.
+local function is_where_the_reference_runs_it(entry)
+    local where = assignments.where(entry.layer)
+    if where == "live" then return entry.mixer == entry.live end
+    return entry.mixer == (where == "gqa" and "zigzag" or "contiguous")
 end
 
 -- The reference has one global mode and fixed places; a policy with other places has its own name,
--- which is no mode of the reference.
-local function partition_mode(model, layers)
-    local policy = model.policy
-    if policy.layers then return policy.name or "auto" end
-    for _, layer in ipairs(layers) do
-        if not is_where_the_reference_runs_it(policy, layer) then return policy.name end
+-- or is an assignment, which is no mode of the reference.
+local function partition_mode(assignment)
+    local home, name = assignment.entry, assignment.is_triple and assignment.name or "assignment"
+    for _, entry in ipairs(assignment.layers) do
+        if entry.live ~= home or not is_where_the_reference_runs_it(entry) then
+            return name
+        end
     end
-    return policy.live or policy.name
+    return assignment.exit == home and home or name
+end
+
+-- What runs where, and the layers as they run; of "auto" that is known with a stream alone.
+local function place(model)
+    local policy, layers = model.policy, model:layers()
+    if policy.is_auto then return "auto", layers end
+    local assignment = policy.layers and policy or assignments.from_policy(policy, layers)
+    for i, entry in ipairs(assignment.layers) do layers[i] = entry.layer end
+    return partition_mode(assignment), layers
 end
 
 local function pattern(layers)
@@ -75,8 +85,8 @@ end
 
 --- What a model on a group is in the reference's words: to ask `check` whether a system would take
 -- it. Where the model runs layers in places that the reference has no mode for, cp_partition_mode
--- is the policy's name. Layers of several modes give "mixed". Here tensor parallelism always is
--- sequence parallel.
+-- is the policy's name, or "assignment". Layers of several modes give "mixed". Here tensor
+-- parallelism always is sequence parallel.
 -- @tparam table model a cplab.model
 -- @tparam ?table group cp (1), tp (1), stream (is it packed? default: yes)
 -- @treturn table settings by name
@@ -88,9 +98,10 @@ return function(model, group)
     if group.stream ~= nil and not streams.is(group.stream) then
         error("rules.config: stream must be a cplab.stream", 2)
     end
-    local layers, tp = model:layers(), group.tp or 1
+    local mode, layers = place(model)
+    local tp = group.tp or 1
     local config = {
-        cp_partition_mode = partition_mode(model, layers),
+        cp_partition_mode = mode,
         context_parallel_size = group.cp or 1,
         tensor_model_parallel_size = tp,
         sequence_parallel = tp > 1,

@@ -2,6 +2,7 @@
 -- Any layer runs in any layout, so none of them is about which layout goes with which layer. They
 -- say early, and all together, what model, layers and groups would say one at a time.
 -- @module cplab.rules.own
+local named = require "cplab.named_layouts"
 local policies = require "cplab.policy"
 
 local MAX_RANKS = 1024 -- cpl_world_create
@@ -16,16 +17,14 @@ local function is_size(n)
 end
 
 local function is_layout(name)
-    if name:match "^balanced@%d*%.?%d+$" then return true end
-    for _, known in ipairs(policies.layout_names) do
-        if name == known then return true end
-    end
-    return false
+    return (pcall(named.check, "rules", name))
 end
 
--- A layout, the name of a policy, "auto", or three layouts "a/b/c".
+-- A layout, the name of a policy, an assignment's default name, or three layouts "a/b/c".
 local function is_policy(name)
-    if name == "auto" or policies.triples[name] or is_layout(name) then return true end
+    if name == "auto" or name == "assignment" or policies.triples[name] or is_layout(name) then
+        return true
+    end
     local a, b, c = name:match "^([^/]+)/([^/]+)/([^/]+)$"
     return a ~= nil and is_layout(a) and is_layout(b) and is_layout(c)
 end
