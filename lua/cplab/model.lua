@@ -8,6 +8,7 @@
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
 local assignments = require "cplab.assignment"
+local contract = require "cplab.contract"
 local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
 local named = require "cplab.named_layouts"
@@ -83,15 +84,15 @@ end
 
 -- Each kind of layer under a triple, and each layer under an assignment, is held to the layouts
 -- that its kind may run in. What the planner chooses is checked where it has chosen.
-local function check_all_layouts(model, t, level)
+local function check_all_layouts(model, level)
     local policy = model.policy
     for _, kind in ipairs(policy.live and schedules.kinds or {}) do
-        check_layouts(kind, t[kind] and t[kind].layouts,
+        check_layouts(kind, model.bound_to[kind],
             policy[assignments.where { kind = kind, cp_mode = model.cp_modes[kind] }], level + 1)
     end
     for _, entry in ipairs(policy.layers or {}) do
         local kind = entry.layer.kind
-        check_layouts(kind, t[kind] and t[kind].layouts, entry.mixer, level + 1)
+        check_layouts(kind, model.bound_to[kind], entry.mixer, level + 1)
     end
 end
 
@@ -288,9 +289,11 @@ function M.new(t, level)
         eps = t.eps or 1e-6,
         tied = t.tied or false,
         mtp = t.mtp and mtp_config(t, modes, level),
+        bound_to = {},
     }, Model)
+    for _, kind in ipairs(schedules.kinds) do model.bound_to[kind] = t[kind] and t[kind].layouts end
     model.policy = fitted(model, model.policy, level)
-    check_all_layouts(model, t, level)
+    check_all_layouts(model, level)
     check_a2a(model, "gqa", level)
     check_a2a(model, "mla", level)
     try_layers(model, level)
@@ -308,6 +311,16 @@ function Model:layers()
     for i, layer in ipairs(self.schedule.layers) do list[i] = layer end
     for _ = 1, self.mtp and self.mtp.depth or 0 do list[#list + 1] = self.mtp.layer end
     return list
+end
+
+--- The layouts that layer i, from 1 of `layers()`, accepts: those that the model binds its kind to,
+-- or those that the kind declares; see cplab.contract.
+-- @tparam number i
+-- @tparam ?string cp_mode default: the layer's
+-- @treturn string|table "any", or a list of names, the preferred one first
+function Model:accepts(i, cp_mode)
+    local layer = self:layers()[i]
+    return (contract.accepts(layer.kind, cp_mode or layer.cp_mode, self.bound_to[layer.kind]))
 end
 
 --- What runs where on a stream: the model's policy as an assignment.
@@ -426,6 +439,7 @@ function Model:with(fields)
     end
     if fields.policy then
         copy.policy = fitted(copy, policies.resolve(fields.policy, 2), 2)
+        check_all_layouts(copy, 2)
     end
     return copy
 end
