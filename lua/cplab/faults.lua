@@ -143,4 +143,10 @@ return function(Stack)
             hop.way:to(src, dst, pass)
         end
     end
+
+    --- stage_exit: before a stage, hidden states are handed over in another layout than its entry.
+    function Stack:handed_over_in(stage)
+        local fault = self.faults.stage_exit
+        return fault and fault.stage == stage.index and fault.layout or stage.entry
+    end
 end
