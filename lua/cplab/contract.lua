@@ -27,13 +27,11 @@ M.ANY = "any"
 
 local BALANCED_WORK = { "zigzag", "mirror", "balanced" }
 
--- By kind, and where modes differ by mode. A layer that works on each row by itself takes whatever
--- arrives, and so do modes that move heads instead of rows. A kind that is not here is an error:
--- nothing is agnostic by default.
+-- By kind; modes that move heads instead of rows (cplab.schedule knows them) take any. A layer that
+-- works on each row by itself takes whatever arrives. A kind that is not here is an error: nothing
+-- is agnostic by default.
 local ACCEPTS = {
-    gqa = { gather = BALANCED_WORK, p2p = BALANCED_WORK, ["a2a+p2p"] = BALANCED_WORK, a2a = "any" },
-    mla = { gather = BALANCED_WORK, p2p = BALANCED_WORK, ["a2a+p2p"] = BALANCED_WORK, a2a = "any" },
-    gdn = { chunkwise = { "contiguous" }, headwise = "any" },
+    gqa = BALANCED_WORK, mla = BALANCED_WORK, gdn = { "contiguous" },
     mlp = "any", moe = "any", norm = "any", embedding = "any", linear = "any",
 }
 
@@ -49,11 +47,11 @@ M.kinds = sorted(ACCEPTS)
 
 local function declared(kind, cp_mode, level)
     args.one_of("contract", "layer kind", kind, M.kinds, level + 1)
-    local accepts = ACCEPTS[kind]
-    if type(accepts) == "string" then return accepts end
-    local mode = cp_mode or schedules.cp_modes(kind)[1]
-    args.one_of("contract", "cp_mode of a " .. kind .. " layer", mode, sorted(accepts), level + 1)
-    return accepts[mode]
+    if ACCEPTS[kind] == M.ANY then return M.ANY end
+    local modes = schedules.cp_modes(kind)
+    local mode = args.one_of("contract", "cp_mode of a " .. kind .. " layer", cp_mode or modes[1],
+        modes, level + 1)
+    return schedules.takes_any_layout(kind, mode) and M.ANY or ACCEPTS[kind]
 end
 
 local function accepts_of(kind, cp_mode, layouts, level)

@@ -82,18 +82,21 @@ local function check_layouts(kind, allowed, runs_in, level)
         table.concat(list, ", ")), level + 1)
 end
 
--- Each kind of layer under a triple, and each layer under an assignment, is held to the layouts
--- that its kind may run in. What the planner chooses is checked where it has chosen.
+-- Each layer under an assignment is held to the layouts that its kind may run in.
+local function check_assigned(model, entries, level)
+    for _, entry in ipairs(entries) do
+        check_layouts(entry.layer.kind, model.bound_to[entry.layer.kind], entry.mixer, level + 1)
+    end
+end
+
+-- So is each kind of layer under a triple. What the planner chooses is checked where it has chosen.
 local function check_all_layouts(model, level)
     local policy = model.policy
     for _, kind in ipairs(policy.live and schedules.kinds or {}) do
         check_layouts(kind, model.bound_to[kind],
             policy[assignments.where { kind = kind, cp_mode = model.cp_modes[kind] }], level + 1)
     end
-    for _, entry in ipairs(policy.layers or {}) do
-        local kind = entry.layer.kind
-        check_layouts(kind, model.bound_to[kind], entry.mixer, level + 1)
-    end
+    check_assigned(model, policy.layers or {}, level + 1)
 end
 
 -- The layers as they run, where that is known before there is a stream.
@@ -332,7 +335,10 @@ function Model:assignment(stream, group)
     local policy = self.policy
     if policy.layers then return policy end
     if policy.is_auto then
-        return assignments.fit(require("cplab.planner").assign(self, stream, group), self)
+        local planned = require("cplab.planner").assign(self, stream, group)
+        local assignment = assignments.fit(planned, self)
+        check_assigned(self, assignment.layers, 2)
+        return assignment
     end
     return assignments.from_policy(policy, self:layers())
 end

@@ -463,6 +463,34 @@ describe("ways out", function()
     end)
 end)
 
+describe("what the inside looks at", function()
+    it("[T-45] positions are the target's: rotary ones are asked for, they do not cross", function()
+        holds({ 2, 4 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab = support.lab(comm)
+            local function rotated(x, name)
+                local positions = support.layout(lab, name):positions(lab.rank)
+                for i, p in ipairs(positions) do -- from 0 within each sequence
+                    positions[i] = p - lab.stream:sequence(lab.stream:sequence_of(p)).start
+                end
+                local shape = x:shape()
+                local heads = cplab.tensor.from(x:totable(), { shape[1], 1, shape[2] })
+                return cplab.tensor.from(cplab.op.rope(heads, positions):totable(), shape)
+            end
+            local x = support.rows(lab, "contiguous", 4)
+            local right = cplab.boundary.run(lab, x, "zigzag", nil, function(inside)
+                return rotated(inside, "zigzag")
+            end)
+            -- The bug: rotary positions of the caller's rows.
+            local wrong = cplab.boundary.run(lab, x, "zigzag", nil, function(inside)
+                return rotated(inside, "contiguous")
+            end)
+            local expected = rotated(x, "contiguous")
+            return support.same(right, expected) and not support.same(wrong, expected)
+        end)
+    end)
+end)
+
 describe("misuse of a boundary", function()
     it("[T-34] is refused with the nearest name", function()
         holds({ 1 }, function(comm)

@@ -84,6 +84,27 @@ describe("the contract of a layer", function()
         assert.equal("any", cplab.model(t):accepts(1))
     end)
 
+    it("binds what the planner chooses", function()
+        local t = model()
+        t.gdn.layouts = "contiguous"
+        local auto = cplab.model(t)
+        auto.policy = { name = "auto", is_auto = true }
+        local function assigned(mixer)
+            local kept = package.loaded["cplab.planner"]
+            local home = { live = "contiguous" }
+            package.loaded["cplab.planner"] = { assign = function()
+                return { entry = "contiguous", exit = "contiguous", layers = { { mixer = mixer,
+                    live = "contiguous" }, home, home, home } }
+            end }
+            local ok, got = pcall(auto.assignment, auto, nil, { cp = 2, tp = 1 })
+            package.loaded["cplab.planner"] = kept
+            return ok and got.layers[1].mixer or got:gsub("^[^:]+:%d+: ", "")
+        end
+        assert.equal("contiguous", (assigned "contiguous"))
+        assert.equal("model.gdn: runs in zigzag, which is not among its layouts (contiguous)",
+            (assigned "zigzag"))
+    end)
+
     it("does not forbid what a policy or three layouts ask for; `layouts` does", function()
         for _, policy in ipairs { "native", { "contiguous", "contiguous", "contiguous" },
             { "zigzag", "snake", "striped" } } do

@@ -95,6 +95,17 @@ describe("a conversion that was left out is caught untraced", function()
 end)
 
 describe("the contract", function()
+    it("[T-53] of documents that zigzag cannot cut: refused there, right elsewhere", function()
+        local documents = { lengths = { 5, 11 } }
+        local m = labs.parity_step(documents, labs.model { policy = { "snake", "snake", "snake" } },
+            2)
+        assert.is_true(m.parity_fwd <= 1e-12 and m.parity_grad <= 1e-12)
+        assert.equal(0, m.wrong_rows)
+        local result, got = run(nil, { stream = documents })
+        assert.is_nil(result)
+        assert.truthy(got:find("sequence 0 has 5 tokens, not a multiple of 2*cp = 4", 1, true), got)
+    end)
+
     it("is kept by every policy, and looks at no row where nothing is traced", function()
         for _, policy in ipairs { "zigzag", "mirror", "native" } do
             assert.truthy(run(nil, { policy = policy }))
