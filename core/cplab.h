@@ -564,12 +564,14 @@ enum { CPL_MAX_DIMS = 6 };
 /*
  * Rows first, row-major, dense. Read-only from outside but for `data`'s
  * contents. An activation may carry a trace (the global position of each row)
- * and the digest of the layout whose rows it holds (0: unknown).
+ * and the mark of the layout whose rows it holds: its digest (0: unknown) and,
+ * for messages, its kind.
  */
 typedef struct cpl_tensor {
     void *data;
     int64_t *trace; /* one position a row, -1: none; NULL: not traced */
     uint64_t layout;
+    const char *layout_kind; /* NULL: unknown, or a view's */
     int64_t shape[CPL_MAX_DIMS];
     int n_dims;
     cpl_dtype dtype;
@@ -597,6 +599,12 @@ CPL_API size_t cpl_tensor_bytes(const cpl_tensor *tensor);
  * also fills the trace. Errors: MISMATCH (row counts), MEMORY. */
 CPL_API cpl_status cpl_tensor_mark(cpl_tensor *tensor, const cpl_layout *layout,
                                    int rank, bool traced);
+/* Local. Takes the mark away: what the rows are is unknown until something
+ * writes them that knows. The trace stays. */
+CPL_API void cpl_tensor_unmark(cpl_tensor *tensor);
+/* Local. Says that the rows are those of another layout, with the same
+ * positions in the same slots; the trace stays. */
+CPL_API void cpl_tensor_remark(cpl_tensor *tensor, const cpl_layout *layout);
 /* Local. Copies mark and trace from a tensor with as many rows. */
 CPL_API cpl_status cpl_tensor_mark_like(cpl_tensor *tensor,
                                         const cpl_tensor *other);
@@ -621,10 +629,18 @@ CPL_API cpl_status cpl_tensor_difference(const cpl_tensor *x,
 /* Local. Compares a traced tensor with the rows that `layout` promises to
  * `rank`; counts wrong rows and keeps the first sentence ("<who>, rank 1, slot
  * 17: expected position 33, found 49"). An untraced tensor passes. Returns
- * MISMATCH only if the tensor is marked with another layout. */
+ * MISMATCH only if the tensor is marked with another layout ("<who>: expected
+ * rows of contiguous, cp 2, ..., got rows of zigzag"). */
 CPL_API cpl_status cpl_trace_check(const cpl_tensor *tensor,
                                    const cpl_layout *layout, int rank,
                                    const char *who);
+/* Local. The contract of a place that takes rows of `layout` and nothing else:
+ * as cpl_trace_check, but rows that do not say whose they are are refused, too
+ * (MISMATCH). Costs a comparison where nothing is traced. `layout` must come
+ * from who decided it, never from the tensor. */
+CPL_API cpl_status cpl_tensor_expect(const cpl_tensor *tensor,
+                                     const cpl_layout *layout, int rank,
+                                     const char *who);
 
 /* ---- exchange ---- */
 
@@ -721,6 +737,11 @@ CPL_API cpl_status cpl_place_split(cpl_place *place, int tp_rank, int tp);
  * forward to backward: a layer's backward must follow its own forward, with no
  * forward of another of the kind in between. For recomputation. */
 CPL_API void cpl_place_share_kept(cpl_place *place);
+/* From now on layers of the place refuse rows without a mark, in forward and
+ * backward (cpl_tensor_expect): for places where all rows come from layers and
+ * exchanges, which leave one. Otherwise rows of an unknown layout are taken for
+ * those of the place; rows that are marked with another one never are. */
+CPL_API void cpl_place_demand_marks(cpl_place *place);
 /* How many route objects it has built so far. */
 CPL_API int64_t cpl_place_routes_built(const cpl_place *place);
 

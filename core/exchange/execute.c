@@ -209,8 +209,9 @@ static void mark_target(const cpl_plan *plan)
     cpl_tensor *target = plan->target;
     if (!plan->has_marks || plan->is_accumulating)
         return;
-    target->layout =
-        plan->is_adjoint ? plan->source_digest : plan->target_digest;
+    bool is_source = plan->is_adjoint;
+    target->layout = is_source ? plan->source_digest : plan->target_digest;
+    target->layout_kind = is_source ? plan->source_kind : plan->target_kind;
     if (plan->is_traced) {
         if (!plan->is_adjoint)
             fill(plan, target->trace, sizeof(int64_t), 0xff); /* -1: none */

@@ -122,6 +122,14 @@ static cpl_status begin(const cpl_route_part *part, cpl_comm *comm,
     return CPL_OK;
 }
 
+/* What the marks that the plan leaves are called. */
+static void name_ends(cpl_plan *plan, const cpli_ends *ends)
+{
+    const cpl_layout *to = ends->view != NULL ? ends->view->onto : ends->to;
+    plan->source_kind = cpl_layout_kind(ends->from);
+    plan->target_kind = to != NULL ? cpl_layout_kind(to) : NULL;
+}
+
 static cpl_status begin_from_route(cpl_route *route, cpl_comm *comm,
                                    cpl_dtype dtype, int64_t width,
                                    cpl_route_part *part, cpl_plan **out)
@@ -138,6 +146,7 @@ static cpl_status begin_from_route(cpl_route *route, cpl_comm *comm,
     plan->text = cpl_route_describe(route);
     plan->source_digest = cpl_route_source_digest(route);
     plan->target_digest = cpl_route_target_digest(route);
+    name_ends(plan, cpli_route_ends(route));
     plan->has_marks = true;
     plan->copies = cpli_view_copies(cpli_route_ends(route)->view);
     CPL_TRY(cpli_split_create(part, &plan->split));

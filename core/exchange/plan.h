@@ -41,6 +41,7 @@ struct cpl_plan {
     int64_t n_source_rows, n_target_rows;
     int64_t rows_of_all; /* target rows of the group, at most */
     uint64_t source_digest, target_digest;
+    const char *source_kind, *target_kind; /* of layouts; of a view NULL */
     bool has_marks;    /* made from a route: tensors are marked and traced */
     bool is_partition; /* on all ranks: nothing repeats, nothing is fill */
     int64_t copies;    /* of every source row, that ranks see; 0: not alike */

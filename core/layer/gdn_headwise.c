@@ -282,6 +282,7 @@ static cpl_status mark_slices(const gdn_layer *gdn, cpl_tensor *slices)
     const cpl_tensor *x = gdn->base.x;
     int64_t n = gdn->base.n_rows;
     slices->layout = x->layout;
+    slices->layout_kind = x->layout_kind;
     if (x->trace == NULL) {
         cpli_free(slices->trace);
         slices->trace = NULL;

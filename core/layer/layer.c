@@ -360,6 +360,16 @@ static cpl_status check_rows(const cpl_layer *layer, const char *what,
     return CPL_OK;
 }
 
+/* The layer was prepared for rows of its place's layout: that is what the plan
+ * says. What the tensor says is what the last exchange or layer left. */
+static cpl_status check_contract(const cpl_layer *layer,
+                                 const cpl_tensor *tensor)
+{
+    const cpl_place *place = layer->place;
+    return (place->demands_marks ? cpl_tensor_expect : cpl_trace_check)(
+        tensor, place->layout, place->rank, layer->name);
+}
+
 static void poison(const cpl_layer *layer)
 {
     if (cpl_faults_here()->poison_scratch != 0)
@@ -372,8 +382,7 @@ cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
     cpl_dtype in_dtype = layer->takes_tokens ? CPL_I32 : layer->dtype;
     CPL_TRY(check_rows(layer, "x", x, layer->in_width, in_dtype));
     CPL_TRY(check_rows(layer, "y", y, layer->out_width, layer->dtype));
-    CPL_TRY(cpl_trace_check(x, layer->place->layout, layer->place->rank,
-                            layer->name));
+    CPL_TRY(check_contract(layer, x));
     layer->x = x;
     poison(layer);
     CPL_TRY(layer->ops->forward(layer, x, y));
@@ -393,8 +402,7 @@ cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
         return cpli_fail(CPL_UNSUPPORTED,
                          "%s: there is no backward through a cache of keys",
                          layer->name);
-    CPL_TRY(cpl_trace_check(dy, layer->place->layout, layer->place->rank,
-                            layer->name));
+    CPL_TRY(check_contract(layer, dy));
     poison(layer);
     CPL_TRY(layer->ops->backward(layer, dy, dx));
     return dx != NULL ? cpl_tensor_mark_like(dx, dy) : CPL_OK;

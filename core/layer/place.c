@@ -92,6 +92,11 @@ void cpl_place_share_kept(cpl_place *place)
     place->shares_kept = true;
 }
 
+void cpl_place_demand_marks(cpl_place *place)
+{
+    place->demands_marks = true;
+}
+
 int64_t cpl_place_routes_built(const cpl_place *place)
 {
     return place->routes_built;

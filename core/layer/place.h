@@ -57,7 +57,8 @@ struct cpl_place {
     int64_t routes_built;
     cpli_scratch *scratch;
     int64_t n_scratch;
-    bool shares_kept; /* see cpl_place_share_kept */
+    bool shares_kept;   /* see cpl_place_share_kept */
+    bool demands_marks; /* see cpl_place_demand_marks */
 };
 
 /* The keys that the rank's queries may see in a window (0: no limit). Owned by

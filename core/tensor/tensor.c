@@ -127,8 +127,20 @@ cpl_status cpl_tensor_mark(cpl_tensor *tensor, const cpl_layout *layout,
         cpli_free(tensor->trace);
         tensor->trace = NULL;
     }
-    tensor->layout = cpl_layout_digest(layout);
+    cpl_tensor_remark(tensor, layout);
     return CPL_OK;
+}
+
+void cpl_tensor_unmark(cpl_tensor *tensor)
+{
+    tensor->layout = 0;
+    tensor->layout_kind = NULL;
+}
+
+void cpl_tensor_remark(cpl_tensor *tensor, const cpl_layout *layout)
+{
+    tensor->layout = cpl_layout_digest(layout);
+    tensor->layout_kind = cpl_layout_kind(layout);
 }
 
 cpl_status cpl_tensor_mark_like(cpl_tensor *tensor, const cpl_tensor *other)
@@ -146,6 +158,7 @@ cpl_status cpl_tensor_mark_like(cpl_tensor *tensor, const cpl_tensor *other)
         tensor->trace = NULL;
     }
     tensor->layout = other->layout;
+    tensor->layout_kind = other->layout_kind;
     return CPL_OK;
 }
 

@@ -25,13 +25,35 @@ void cpli_trace_runs(const cpl_tensor *tensor, const cpl_run *runs,
         }
 }
 
+/* Two layouts of one kind may still differ: another stream, order, tolerance.
+ */
+static cpl_status refuse(const cpl_tensor *tensor, const cpl_layout *layout,
+                         const char *who)
+{
+    const char *kind = tensor->layout_kind;
+    bool is_same = kind == cpl_layout_kind(layout);
+    return cpli_fail(CPL_MISMATCH, "%s: expected rows of %s, got rows of %s%s",
+                     who, cpl_layout_describe(layout),
+                     is_same ? "another " : "",
+                     kind != NULL ? kind : "another layout");
+}
+
+cpl_status cpl_tensor_expect(const cpl_tensor *tensor, const cpl_layout *layout,
+                             int rank, const char *who)
+{
+    if (tensor->layout == 0)
+        return cpli_fail(CPL_MISMATCH,
+                         "%s: expected rows of %s, got rows that nothing "
+                         "brought there: they carry no mark",
+                         who, cpl_layout_describe(layout));
+    return cpl_trace_check(tensor, layout, rank, who);
+}
+
 cpl_status cpl_trace_check(const cpl_tensor *tensor, const cpl_layout *layout,
                            int rank, const char *who)
 {
     if (tensor->layout != 0 && tensor->layout != cpl_layout_digest(layout))
-        return cpli_fail(CPL_MISMATCH,
-                         "%s: expected rows of %s, got rows of another layout",
-                         who, cpl_layout_describe(layout));
+        return refuse(tensor, layout, who);
     if (tensor->trace == NULL)
         return CPL_OK;
     int64_t n_runs;

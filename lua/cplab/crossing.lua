@@ -64,9 +64,10 @@ end
 --- Collective. Brings the residual stream over.
 function M.forward(stack, hops, x)
     for _, hop in ipairs(hops) do
+        if hop.result ~= x then C.cpl_tensor_unmark(hop.result) end
         stack:convert_residual(hop, false, x, hop.result)
         x = hop.result
-        clib.check(C.cpl_trace_check(x, hop.to._ptr, stack.rank, hop.name .. " (residual)"))
+        clib.check(C.cpl_tensor_expect(x, hop.to._ptr, stack.rank, hop.name .. " (residual)"))
     end
 end
 
@@ -75,9 +76,10 @@ function M.backward(stack, hops, d)
     for i = #hops, 1, -1 do
         local hop = hops[i]
         local dst = hop.way.in_place and d or stack:gradient_rows(hop.from, d)
+        if dst ~= d then C.cpl_tensor_unmark(dst) end
         stack:convert_residual(hop, true, d, dst)
         d = dst
-        clib.check(C.cpl_trace_check(d, hop.from._ptr, stack.rank,
+        clib.check(C.cpl_tensor_expect(d, hop.from._ptr, stack.rank,
             hop.name .. " (residual gradient)"))
     end
     return d

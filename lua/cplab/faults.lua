@@ -25,7 +25,7 @@ local function stay(src, dst, layout)
         clib.check(C.cpl_tensor_copy(dst, src))
         clib.check(C.cpl_tensor_mark_like(dst, src))
     end
-    dst.layout = C.cpl_layout_digest(layout._ptr)
+    C.cpl_tensor_remark(dst, layout._ptr)
 end
 
 --- Adds the hooks to the class of stacks.
@@ -91,10 +91,28 @@ return function(Stack)
         end
     end
 
-    local function back(self, branch, src, dst, pass, direction)
-        skip_sum(self, branch, src, direction)
-        branch.conversion:back(src, dst, pass)
-        sum_twice(self, branch, dst, direction)
+    -- leave_out: a conversion of a layer's mixer, or of the residual stream before the layer, does
+    -- not happen, and nobody claims that it did. `way`: "to" or "back" (of a mixer), "residual";
+    -- `gradient`: in the backward pass; `after`: how often it did happen before (0).
+    local function is_left_out(self, index, way, of_gradient)
+        local fault = self.faults.leave_out
+        if not (fault and fault.layer == index and fault.way == way
+            and (fault.gradient or false) == of_gradient) then
+            return false
+        end
+        fault.seen = (fault.seen or 0) + 1
+        return fault.seen > (fault.after or 0)
+    end
+
+    local function is_left_out_of(self, branch, way, of_gradient)
+        return branch == branch.block.mixer
+            and is_left_out(self, branch.block.index, way, of_gradient)
+    end
+
+    --- What a layer takes, or the gradient of what it gave.
+    function Stack:convert_to(branch, src, dst, pass, of_gradient)
+        if is_left_out_of(self, branch, "to", of_gradient) then return end
+        branch.conversion:to(src, dst, pass)
     end
 
     --- forget_state, forget_tail: sequences that go on have lost the state of the delta rule, or
@@ -114,11 +132,15 @@ return function(Stack)
     end
 
     --- skip_back: a mixer's output stays where it was made, though marked as converted.
-    function Stack:convert_back(branch, src, dst, pass)
-        if not skips(self, branch) then
-            return back(self, branch, src, dst, pass, "fwd")
+    function Stack:convert_back(branch, src, dst, pass, of_gradient)
+        local direction = of_gradient and "bwd" or "fwd"
+        if is_left_out_of(self, branch, "back", of_gradient) then return end
+        if not of_gradient and skips(self, branch) then
+            return stay(src, dst, branch.block.live)
         end
-        stay(src, dst, branch.block.live)
+        skip_sum(self, branch, src, direction)
+        branch.conversion:back(src, dst, pass)
+        sum_twice(self, branch, dst, direction)
     end
 
     --- skip_residual: before a layer the residual stream (in the pass "bwd": its gradient) stays
@@ -127,6 +149,7 @@ return function(Stack)
     -- @tparam boolean is_back
     function Stack:convert_residual(hop, is_back, src, dst)
         local skip, pass = self.faults.skip_residual, is_back and "bwd" or "fwd"
+        if is_left_out(self, hop.index, "residual", is_back) then return end
         if skip and skip.layer == hop.index and (skip.pass or "fwd") == pass then
             stay(src, dst, is_back and hop.from or hop.to)
         elseif is_back then
@@ -140,10 +163,5 @@ return function(Stack)
     function Stack:handed_over_in(stage)
         local fault = self.faults.stage_exit
         return fault and fault.stage == stage.index and fault.layout or stage.entry
-    end
-
-    --- The gradient of what a layer took.
-    function Stack:convert_gradient_back(branch, src, dst)
-        back(self, branch, src, dst, "bwd", "bwd")
     end
 end

@@ -8,7 +8,8 @@ local args = require "cplab.check_args"
 
 local names = {
     "stream", "layout", "view", "route", "tensor", "op", "model", "schedule", "policy",
-    "assignment", "pipeline", "exchange", "experiment", "corpus", "packs", "lab",
+    "assignment", "pipeline", "rules", "exchange", "experiment", "corpus", "packs", "lab",
+    "boundary", "contract",
 }
 
 local is_part = {}

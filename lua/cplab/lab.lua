@@ -11,13 +11,13 @@ local args = require "cplab.check_args"
 local clib = require "clib"
 local decode = require "cplab.decode"
 local decoders = require "cplab.decoder"
-local layouts = require "cplab.layout"
 local measure = require "cplab.measure"
 local metrics = require "cplab.metrics"
 local models = require "cplab.model"
 local optimizers = require "cplab.optimizer"
 local outline = require "cplab.outline"
 local pipeline = require "cplab.pipeline"
+local plans = require "cplab.plans"
 local references = require "cplab.reference"
 local steps = require "cplab.steps"
 local C, ffi = clib.C, clib.ffi
@@ -311,37 +311,19 @@ function Lab:record(t)
     self.records[#self.records + 1] = t
 end
 
-local function layout_of(self, name_or_layout, level)
-    if type(name_or_layout) == "table" then
-        return name_or_layout
-    end
-    if type(name_or_layout) ~= "string" then
-        error("lab:convert: expected a layout or its name", level + 1)
-    end
-    return layouts[name_or_layout](self.stream, { cp = self.cp, tp = self.tp })
-end
-
 --- Collective. A new tensor with the rows of `to`, from one with those of `from`. A row is what
 -- belongs to one position: of a batch all columns, as in a tensor [rows, batch, hidden]. Where a
--- rank's rows lie column by column, give `layout:columns()` on both sides.
+-- rank's rows lie column by column, give `layout:columns()` on both sides. Routes and plans are
+-- kept for the next time (cplab.plans).
 -- @param tensor a cplab.tensor whose first axis is this rank's rows
 -- @param from a layout or its name
 -- @param to likewise
 -- @tparam ?table options method: a name of cplab.exchange.methods(), or "auto"
 function Lab:convert(tensor, from, to, options)
     args.fields("lab:convert", options or {}, CONVERT, 2)
-    local a, b = layout_of(self, from, 2), layout_of(self, to, 2)
-    local route = require "cplab.route"(a, b)
-    local src = tensor._ptr
-    local width = C.cpl_tensor_width(src)
-    local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 2, C.cpl_plan_create, route._ptr,
-        self.comm, src.dtype, width, options and options.method)
-    local shape = tensor:shape()
-    shape[1] = b:n_local(self.rank)
-    local result = require "cplab.tensor".zeros(shape, tensor:dtype())
-    clib.check(C.cpl_plan_start(plan, src, result._ptr), 2)
-    clib.check(C.cpl_plan_finish(plan), 2)
-    return result
+    local own = plans.of(self)
+    return (own:convert(tensor, own:layout(from, "lab:convert", 2), own:layout(to, "lab:convert",
+        2), options and options.method, 2))
 end
 
 --- Collective. All rows in global order, on every rank. For a batch of columns a row is that of a
@@ -350,7 +332,7 @@ end
 -- @param layout whose rows they are, or its name; default: where the model lives
 -- (under an assignment: the exit layout)
 function Lab:gather(tensor, layout)
-    local of = layout and layout_of(self, layout, 2)
+    local of = layout and plans.of(self):layout(layout, "lab:gather", 2)
         or need_stack(self, "gather").exit:positions_layout()
     local shape, src = tensor:shape(), tensor._ptr
     local row_bytes = tonumber(C.cpl_tensor_width(src) * C.cpl_dtype_bytes(src.dtype))

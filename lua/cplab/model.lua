@@ -8,6 +8,7 @@
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
 local assignments = require "cplab.assignment"
+local contract = require "cplab.contract"
 local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
 local depths = require "cplab.mtp"
@@ -82,18 +83,21 @@ local function check_layouts(kind, allowed, runs_in, level)
         table.concat(list, ", ")), level + 1)
 end
 
--- Each kind of layer under a triple, and each layer under an assignment, is held to the layouts
--- that its kind may run in. What the planner chooses is checked where it has chosen.
-local function check_all_layouts(model, t, level)
+-- Each layer under an assignment is held to the layouts that its kind may run in.
+local function check_assigned(model, entries, level)
+    for _, entry in ipairs(entries) do
+        check_layouts(entry.layer.kind, model.bound_to[entry.layer.kind], entry.mixer, level + 1)
+    end
+end
+
+-- So is each kind of layer under a triple. What the planner chooses is checked where it has chosen.
+local function check_all_layouts(model, level)
     local policy = model.policy
     for _, kind in ipairs(policy.live and schedules.kinds or {}) do
-        check_layouts(kind, t[kind] and t[kind].layouts,
+        check_layouts(kind, model.bound_to[kind],
             policy[assignments.where { kind = kind, cp_mode = model.cp_modes[kind] }], level + 1)
     end
-    for _, entry in ipairs(policy.layers or {}) do
-        local kind = entry.layer.kind
-        check_layouts(kind, t[kind] and t[kind].layouts, entry.mixer, level + 1)
-    end
+    check_assigned(model, policy.layers or {}, level + 1)
 end
 
 -- The layers as they run, where that is known before there is a stream.
@@ -289,9 +293,11 @@ function M.new(t, level)
         eps = t.eps or 1e-6,
         tied = t.tied or false,
         mtp = t.mtp and mtp_config(t, modes, level),
+        bound_to = {},
     }, Model)
+    for _, kind in ipairs(schedules.kinds) do model.bound_to[kind] = t[kind] and t[kind].layouts end
     model.policy = fitted(model, model.policy, level)
-    check_all_layouts(model, t, level)
+    check_all_layouts(model, level)
     check_a2a(model, "gqa", level)
     check_a2a(model, "mla", level)
     try_layers(model, level)
@@ -311,6 +317,16 @@ function Model:layers()
     return list
 end
 
+--- The layouts that layer i, from 1 of `layers()`, accepts: those that the model binds its kind to,
+-- or those that the kind declares; see cplab.contract.
+-- @tparam number i
+-- @tparam ?string cp_mode default: the layer's
+-- @treturn string|table "any", or a list of names, the preferred one first
+function Model:accepts(i, cp_mode)
+    local layer = self:layers()[i]
+    return (contract.accepts(layer.kind, cp_mode or layer.cp_mode, self.bound_to[layer.kind]))
+end
+
 --- What runs where on a stream: the model's policy as an assignment.
 -- This is the one place where a policy becomes one; "auto" is what the planner says.
 -- @tparam table stream
@@ -320,7 +336,10 @@ function Model:assignment(stream, group)
     local policy = self.policy
     if policy.layers then return policy end
     if policy.is_auto then
-        return assignments.fit(require("cplab.planner").assign(self, stream, group), self)
+        local planned = require("cplab.planner").assign(self, stream, group)
+        local assignment = assignments.fit(planned, self)
+        check_assigned(self, assignment.layers, 2)
+        return assignment
     end
     return assignments.from_policy(policy, self:layers())
 end
@@ -431,6 +450,7 @@ function Model:with(fields)
     end
     if fields.policy then
         copy.policy = fitted(copy, policies.resolve(fields.policy, 2), 2)
+        check_all_layouts(copy, 2)
     end
     return copy
 end

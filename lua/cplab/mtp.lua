@@ -153,7 +153,7 @@ local function enter_backward(depth, d, before)
     backward(depth.proj_e, d, depth.dh)
     backward(depth.norm_e, depth.dh, depth.de)
     backward(depth.embedding, depth.de, nil)
-    d.layout = C.cpl_layout_digest(before.exit._ptr)
+    C.cpl_tensor_remark(d, before.exit._ptr)
     backward(depth.proj_h, d, depth.dh)
     backward(depth.norm_h, depth.dh, d)
 end

@@ -13,6 +13,7 @@
 --   cplab.pipeline.cut(schedule, { stages = { 3, 5, 4 } })      -- as listed
 --   cplab.pipeline.cut(schedule, { pp = 2, virtual = 2 })       -- four stages on two ranks
 local args = require "cplab.check_args"
+local contract = require "cplab.contract"
 local named = require "cplab.named_layouts"
 local schedules = require "cplab.schedule"
 
@@ -143,13 +144,12 @@ end
 function M.preferences(schedule, layouts)
     layouts = args.fields("pipeline.preferences", layouts or {},
         { attention = "string?", gdn = "string?" }, 2)
-    local wants = { attention = layouts.attention or "zigzag", gdn = layouts.gdn or "contiguous" }
-    for _, name in pairs(wants) do named.check("pipeline.preferences", name, 2) end
+    for _, name in pairs(layouts) do named.check("pipeline.preferences", name, 2) end
     local list = {}
     for i, layer in ipairs(schedule.layers) do
-        local mode = layer.cp_mode or schedules.cp_modes(layer.kind)[1]
-        list[i] = not schedules.takes_any_layout(layer.kind, mode)
-            and wants[schedules.is_attention(layer.kind) and "attention" or layer.kind]
+        local asked = layouts[schedules.is_attention(layer.kind) and "attention" or layer.kind]
+        local preferred = contract.preferred(layer.kind, layer.cp_mode)
+        list[i] = preferred and (asked or preferred) or false
     end
     return list
 end

@@ -26,8 +26,18 @@ function M.wrap(data, dtype, dims)
     return create(1, C.cpl_tensor_wrap, ffi.cast("void *", data), clib.dtypes[dtype], #dims, shape)
 end
 
+-- Elements that stand in the same place must be of the same row.
+local function check_marks(x, y)
+    if x.layout ~= y.layout then
+        local function kind(t) return t.layout_kind ~= nil and ffi.string(t.layout_kind) or "?" end
+        error(("rows.add: rows of %s and rows of %s do not add up"):format(kind(x), kind(y)), 3)
+    end
+end
+
 --- out = x + y, element by element; traces and marks follow x.
+-- @raise the two are marked as rows of different layouts
 function M.add(kernels, x, y, out)
+    check_marks(x, y)
     local n = C.cpl_tensor_n_elements(x)
     kernels.axpby(ffi.new("cpl_axpby", { x = x.data, y = out.data, n = n, alpha = 1, beta = 0 }))
     kernels.axpby(ffi.new("cpl_axpby", { x = y.data, y = out.data, n = n, alpha = 1, beta = 1 }))

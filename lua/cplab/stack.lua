@@ -94,6 +94,7 @@ local function make_place(self, layout, is_split)
         is_split and self.cp_comm or self.comm, layout._ptr)
     if is_split then check(C.cpl_place_split(place, self:tp_slice(), self.tp)) end
     if self.recompute then C.cpl_place_share_kept(place) end
+    C.cpl_place_demand_marks(place)
     return place
 end
 
@@ -291,6 +292,21 @@ local function backward(layer, dy, dx)
     check(C.cpl_layer_backward(layer.ptr, dy, dx), 2)
 end
 
+-- Who asks for a conversion takes the mark off its target; only the exchange puts one there. So
+-- whoever takes the rows sees a conversion that did not happen, in every step and untraced, though
+-- the target still holds the rows of the step before.
+local function to_layer(self, branch, src, dst, pass, of_gradient)
+    if dst ~= src then C.cpl_tensor_unmark(dst) end
+    self:convert_to(branch, src, dst, pass, of_gradient)
+end
+
+local function back_home(self, branch, src, dst, pass, of_gradient)
+    if dst ~= src then C.cpl_tensor_unmark(dst) end
+    self:convert_back(branch, src, dst, pass, of_gradient)
+    check(C.cpl_tensor_expect(dst, branch.block.live._ptr, self.rank, branch.name
+        .. (of_gradient and " (gradient)" or " (output)")))
+end
+
 -- `pass` is what conversions count for: a block that runs again does so in the backward pass.
 local function branch_forward(self, branch, x, pass)
     local c, there, scratch = branch.conversion, branch.there, branch.block.scratch
@@ -300,11 +316,10 @@ local function branch_forward(self, branch, x, pass)
         forward(branch.layer, branch.h, there.y)
         return there.y
     end
-    c:to(h, branch.h, pass)
+    to_layer(self, branch, h, branch.h, pass, false)
     forward(branch.layer, branch.h, there.y)
     local y = c.in_place and there.y or scratch.y
-    self:convert_back(branch, there.y, y, pass)
-    check(C.cpl_trace_check(y, branch.block.live._ptr, self.rank, branch.name .. " (output)"))
+    back_home(self, branch, there.y, y, pass, false)
     return y
 end
 
@@ -350,6 +365,8 @@ end
 -- The mean loss of a stack's or a depth's logits; dlogits is filled, times `scale`.
 local function mean_loss(self, scale)
     local sum, n = ffi.new("double[1]", 0), math.max(self.n_labels, 1)
+    check(C.cpl_tensor_expect(self.logits, self.exit._ptr, self.rank,
+        self.number and ("mtp.%d.loss"):format(self.number) or "loss"))
     self.kernels.cross_entropy(ffi.new("cpl_cross_entropy", {
         logits = self.logits.data, labels = self.labels.data, dlogits = self.dlogits.data,
         loss_sum = sum, n_rows = self.n_logits, vocab = self.model.vocab, grad_scale = scale / n,
@@ -374,11 +391,10 @@ local function branch_backward(self, branch, d)
         backward(branch.layer, d, there.dh)
         return there.dh
     end
-    c:to(d, there.dy, "bwd")
+    to_layer(self, branch, d, there.dy, "bwd", true)
     backward(branch.layer, there.dy, there.dh)
     local dh = c.in_place and there.dh or branch.block.scratch.dh
-    self:convert_gradient_back(branch, there.dh, dh)
-    check(C.cpl_trace_check(dh, branch.block.live._ptr, self.rank, branch.name .. " (gradient)"))
+    back_home(self, branch, there.dh, dh, "bwd", true)
     return dh
 end
 

@@ -298,13 +298,48 @@ describe("the trace of rows", function()
             clib.check(C.cpl_tensor_mark(live.x, other.layout._ptr, 0, false))
             C.cpl_tensor_fill(live.y, 5)
             assert.equal(C.CPL_MISMATCH, C.cpl_layer_forward(live.layer, live.x, live.y))
-            assert.matches("^" .. kind .. ": expected rows of custom.*, got rows of another "
-                .. "layout$", ffi.string(C.cpl_last_error()))
+            assert.matches("^" .. kind .. ": expected rows of custom.*, got rows of "
+                .. "contiguous$", ffi.string(C.cpl_last_error()))
             assert.equal(5, layers.row(live.y, 0)[1])
             clib.check(C.cpl_tensor_mark(live.x, live.layout._ptr, 0, false))
             layers.forward(live)
         end
     end)
+end)
+
+describe("a place that demands marks", function()
+    local runs = { { 4, 4 }, { 0, 4 } }
+
+    for _, kind in ipairs(layers.kinds) do
+        it(("[T-25] %s: rows of another layout, or of none, never reach the layer"):format(kind),
+            function()
+                local live = layers.live(kind, { lengths = { 8 } }, nil, runs)
+                local other = layers.live(kind, { lengths = { 8 } })
+                C.cpl_place_demand_marks(live.place)
+                local function refused(f, tensor, wanted)
+                    C.cpl_tensor_fill(live.y, 7)
+                    assert.equal(C.CPL_MISMATCH, f())
+                    assert.matches(kind .. ": expected rows of custom.*, got rows " .. wanted,
+                        ffi.string(C.cpl_last_error()))
+                    assert.equal(7, layers.row(live.y, 0)[1])
+                    clib.check(C.cpl_tensor_mark(tensor, live.layout._ptr, 0, false))
+                end
+                local function forward()
+                    return C.cpl_layer_forward(live.layer, live.x, live.y)
+                end
+                local function backward()
+                    return C.cpl_layer_backward(live.layer, live.dy, live.dx)
+                end
+                refused(forward, live.x, "that nothing brought there")
+                clib.check(C.cpl_tensor_mark(live.x, other.layout._ptr, 0, false))
+                refused(forward, live.x, "of contiguous")
+                assert.equal(C.CPL_OK, forward())
+                -- What it gives is marked by it, so the next layer takes it.
+                assert.is_true(live.y.layout == live.x.layout)
+                refused(backward, live.dy, "that nothing brought there")
+                assert.equal(C.CPL_OK, backward())
+            end)
+    end
 end)
 
 describe("what a layer refuses", function()

@@ -61,7 +61,7 @@ local function results_of(C, ffi, run, n)
     local list, size = {}, ffi.new "size_t[1]"
     for rank = 0, n - 1 do
         local bytes = C.cpl_host_result(run, rank, size)
-        list[rank + 1] = bytes ~= nil and buffer.decode(ffi.string(bytes, size[0])) or nil
+        if bytes ~= nil then list[rank + 1] = buffer.decode(ffi.string(bytes, size[0])) end
     end
     return list
 end

@@ -59,3 +59,58 @@ describe("a tensor", function()
         assert.is_true(out.largest_row ~= out.largest_row)
     end)
 end)
+
+describe("the mark of rows", function()
+    local function layouts()
+        local stream = cplab.stream.thd { lengths = { 8 } }
+        return cplab.layout.contiguous(stream, { cp = 2 }), cplab.layout.zigzag(stream, { cp = 2 })
+    end
+
+    local function said(status)
+        return status == C.CPL_OK and "" or ffi.string(C.cpl_last_error())
+    end
+
+    it("is what a place expects, or the rows are refused: with both names", function()
+        local contiguous, zigzag = layouts()
+        local x = tensor("f64", 4, 1)
+        local function expect(layout)
+            return said(C.cpl_tensor_expect(x, layout._ptr, 1, "here"))
+        end
+        clib.check(C.cpl_tensor_mark(x, contiguous._ptr, 1, false))
+        assert.equal("", expect(contiguous))
+        assert.equal("here: expected rows of " .. tostring(zigzag) .. ", got rows of contiguous",
+            expect(zigzag))
+        local other = cplab.layout.contiguous(cplab.stream.thd { lengths = { 4, 4 } }, { cp = 2 })
+        assert.equal("here: expected rows of " .. tostring(other)
+            .. ", got rows of another contiguous", expect(other))
+    end)
+
+    it("may be missing where nobody demands it, as of tensors that a user made", function()
+        local contiguous, zigzag = layouts()
+        local x, ptr = tensor("f64", 4, 1), contiguous._ptr
+        assert.equal("", said(C.cpl_trace_check(x, ptr, 1, "here")))
+        assert.matches("^here: expected rows of contiguous.*, got rows that nothing brought there",
+            said(C.cpl_tensor_expect(x, ptr, 1, "here")))
+        clib.check(C.cpl_tensor_mark(x, ptr, 1, true))
+        C.cpl_tensor_unmark(x)
+        assert.is_true(x.layout == 0 and x.layout_kind == nil and x.trace ~= nil)
+        C.cpl_tensor_remark(x, zigzag._ptr)
+        assert.equal("zigzag", ffi.string(x.layout_kind))
+        assert.equal(4, tonumber(x.trace[0])) -- the trace stays
+    end)
+
+    it("travels with copies of it, and rows of two layouts do not add up", function()
+        local contiguous, zigzag = layouts()
+        local x, y = tensor("f64", 4, 1), tensor("f64", 4, 1)
+        clib.check(C.cpl_tensor_mark(x, contiguous._ptr, 1, false))
+        clib.check(C.cpl_tensor_mark(y, zigzag._ptr, 1, false))
+        local rows, kernels = require "cplab.rows", C.cpl_kernels_for("cpu", C.CPL_F64)
+        local ok, text = pcall(rows.add, kernels, x, y, tensor("f64", 4, 1))
+        assert.is_false(ok)
+        assert.truthy(text:find("rows.add: rows of contiguous and rows of zigzag do not add up", 1,
+            true), text)
+        clib.check(C.cpl_tensor_mark_like(y, x))
+        assert.equal("contiguous", ffi.string(y.layout_kind))
+        rows.add(kernels, x, y, tensor("f64", 4, 1))
+    end)
+end)

@@ -138,7 +138,7 @@ end
 
 --- Local. Before a step in place the rows are those that it started from, and say so.
 function Setup:rewind()
-    self.start.tensor.layout = 0
+    C.cpl_tensor_unmark(self.start.tensor)
 end
 
 return M
