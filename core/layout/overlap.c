@@ -1,0 +1,26 @@
+/*
+ * overlap.c: how many rows each rank of one layout and each rank of another
+ * both hold. A sweep over the stream, stretch by stretch of either.
+ */
+#include "layout.h"
+
+cpl_status cpl_layout_overlap(const cpl_layout *a, const cpl_layout *b,
+                              int64_t *rows)
+{
+    if (a->stream->digest != b->stream->digest)
+        return cpli_fail(CPL_MISMATCH,
+                         "layout.overlap: the streams differ: %s and %s",
+                         cpl_layout_describe(a), cpl_layout_describe(b));
+    int64_t n_a = cpl_layout_n_ranks(a), n_b = cpl_layout_n_ranks(b);
+    int64_t n = cpl_stream_n_positions(a->stream);
+    cpli_lookup in_a = {.layout = a}, in_b = {.layout = b};
+    memset(rows, 0, (size_t)(n_a * n_b) * sizeof *rows);
+    for (int64_t p = 0; p < n;) {
+        const cpli_holding *x = cpli_lookup_find(&in_a, p);
+        const cpli_holding *y = cpli_lookup_find(&in_b, p);
+        int64_t stop = cpli_min(x->start + x->length, y->start + y->length);
+        rows[x->rank * n_b + y->rank] += stop - p;
+        p = stop;
+    }
+    return CPL_OK;
+}
