@@ -311,10 +311,12 @@ CPL_API void cpl_free(void *memory);
 /*
  * Local. rows[i * n_b + j]: how many rows rank i of `a` and rank j of `b` both
  * hold, for layouts of one stream with n_a and n_b ranks: what a conversion
- * moves between each pair. Linear in the holdings of both. Errors: MISMATCH.
+ * moves between each pair. segments[i]: in how many pieces rank i of `a` gives
+ * them away, its own included. Linear in the holdings of both. Errors: MISMATCH
+ * (nothing is written).
  */
 CPL_API cpl_status cpl_layout_overlap(const cpl_layout *a, const cpl_layout *b,
-                                      int64_t *rows);
+                                      int64_t *rows, int64_t *segments);
 
 /* Counts of causal attention between CP ranks; the arrays are the caller's. */
 typedef struct cpl_key_traffic {
