@@ -135,21 +135,23 @@ function Counts:window_overlap(from, to)
         self:layout(to))
 end
 
-local function keys(self, layout, window)
+local function keys(self, layout, window, node_size)
     local n = self.cp
-    local n_nodes = math.ceil(n / self.node_size)
+    local n_nodes = math.ceil(n / node_size)
     local t = { pairs = array(n * n), blocks = array(n * n), keys = array(n * n),
         node_keys = array(n_nodes * n), n_nodes = n_nodes }
     local out = ffi.new("cpl_key_traffic", { t.pairs, t.blocks, t.keys, t.node_keys })
-    clib.check(C.cpl_layout_key_traffic(layout._ptr, window, self.node_size, out))
+    clib.check(C.cpl_layout_key_traffic(layout._ptr, window, node_size, out))
     return t
 end
 
 --- Who sees whose keys: the arrays of cpl_key_traffic, and n_nodes.
 -- @tparam string name of a layout
 -- @tparam number window keys that a query sees; 0: no limit
-function Counts:keys(name, window)
-    return once(self, "keys " .. name .. " " .. window, keys, self:layout(name), window)
+-- @tparam number node_size CP ranks of a node
+function Counts:keys(name, window, node_size)
+    return once(self, ("keys %s %d %d"):format(name, window, node_size), keys, self:layout(name),
+        window, node_size)
 end
 
 local function loads(self, layout, chunk, width)
@@ -206,12 +208,11 @@ function Counts:whole(chunk)
     return once(self, "whole " .. chunk, whole_chunks, chunk)
 end
 
---- Counts of a stream over cp * tp ranks, ranks_per_node of which share a node.
--- @tparam table t stream, cp, tp, ranks_per_node, balance (options of balanced layouts)
+--- Counts of a stream over cp * tp ranks.
+-- @tparam table t stream, cp, tp, balance (options of balanced layouts)
 function M.new(t)
     return setmetatable({
         stream = t.stream, cp = t.cp, tp = t.tp, balance = t.balance or {},
-        node_size = math.max(math.floor(t.ranks_per_node / t.tp), 1),
         layouts = {}, cut = {}, known = {},
     }, Counts)
 end
