@@ -4,9 +4,9 @@
 --
 -- A detail is { compute =, comm =, host =, pack =, bytes =, messages =, imbalance =, variant =,
 -- passes = }: seconds, exposed ones for comm, that add up to the price; bytes and messages of the
--- busiest rank, forward and backward; compute of the busiest rank over the mean; where there is a
--- choice that is no mode (how keys are gathered, whether a conversion swaps in place), its name; and
--- the passes (cplab.cost.pass), which a timeline is drawn from.
+-- busiest rank, forward and backward; compute of the busiest rank over the mean; where there is
+-- a choice that is no mode (how keys are gathered, whether a conversion swaps in place), its name;
+-- and the passes (cplab.cost.pass), which a timeline is drawn from.
 --
 -- What is not counted: experts on other ranks (cplab has all of them on every rank), pipeline
 -- bubbles, an optimizer, the rolling of labels (once a step, of integers), and for MTP the tokens
