@@ -76,8 +76,8 @@ local function add_up(items)
     return sum
 end
 
--- What lab:step would count of the group, under the same names. All tp ranks of a CP rank hand states
--- of their heads on.
+-- What lab:step would count of the group, under the same names. All tp ranks of a CP rank hand the
+-- states of their heads on.
 local function metrics_of(items, tp)
     local m = { conversions_fwd = 0, conversions_bwd = 0, conversion_bytes_fwd = 0,
         conversion_bytes_bwd = 0, conversion_messages_fwd = 0, state_bytes = 0 }
