@@ -42,7 +42,8 @@ end
 
 local function prices_of(t)
     return cplab.cost.new {
-        cluster = t.cluster or "h100", model = t.model or model_of(), stream = thd(t.stream),
+        cluster = t.cluster or "h100", model = t.model or model_of(),
+        stream = t.stream.seqlen and cplab.stream.sbhd(t.stream) or thd(t.stream),
         cp = t.cp, tp = t.tp, backward = t.backward, recompute = t.recompute, dtype = t.dtype,
         layouts = t.layouts,
     }
@@ -130,10 +131,15 @@ describe("what the model of costs counts is what runs:", function()
         { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" } },
         { policy = "native", live = "zigzag", mixers = { "zigzag", "zigzag" } },
         { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" }, tp = 2 },
+        { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" },
+            stream = { seqlen = 16, batch = 3 } },
+        { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror", "mirror" },
+            mtp = { kind = "gqa" } },
     } do
-        it(("a step of policy %s, tp %d"):format(case.policy, case.tp or 1), function()
-            local fields = labs.model { policy = case.policy, pattern = "G*" }
-            local stream = { lengths = { 16, 32 }, real = { 13, 32 } }
+        it(("a step of policy %s, tp %d%s%s"):format(case.policy, case.tp or 1,
+            case.stream and ", three columns" or "", case.mtp and ", mtp" or ""), function()
+            local fields = labs.model { policy = case.policy, pattern = "G*", mtp = case.mtp }
+            local stream = case.stream or { lengths = { 16, 32 }, real = { 13, 32 } }
             local metrics = labs.parity_step(stream, fields, 4, nil, case.tp)
             fields.schedule, fields.pattern = cplab.schedule.pattern("G*", 2), nil
             local prices = prices_of { cluster = "local", cp = 4, tp = case.tp, stream = stream,
@@ -326,6 +332,39 @@ describe("seconds of the model of costs", function()
         assert.near(6, comm("mirror", { 64 }), 1e-9) -- rank 2 hands one to itself
         assert.near(6, comm("zigzag", { 64, 32, 32 }), 1e-9) -- all chains in the same hops
         assert.near(0, comm("contiguous", { 16, 16, 16, 16 }), 1e-9)
+    end)
+
+    -- A state is brought through each span in the middle before it goes on: 2 K^2 V a head.
+    it("hold what states are brought through, and the summaries that it takes", function()
+        local function seconds(kinds)
+            local changes = {}
+            for _, kind in ipairs(kinds) do changes[kind] = { max = 1e-300 } end
+            local prices = prices_of { cp = 4, stream = { lengths = { 64 } }, backward = false,
+                cluster = cluster_of { efficiency = changes },
+                model = model_of { schedule = cplab.schedule.list { "gdn" } } }
+            return (prices:mixer(1, "contiguous", "chunkwise"))
+        end
+        local s = sizes.gdn(prices_of({ cp = 4, stream = { lengths = { 64 } } }).list[1].about
+            .config, 1)
+        local projections = 2 * 16 * s.params
+        assert.near(projections + 2 * 2 * 8 * 8 * 8 * 4, seconds { "gemm" }, 1e-3)
+        local core = 16 * 4 * sizes.gdn_forward(8, 8, 4)
+        local middle = 16 * 4 * sizes.gdn_summary(8, 8, 4, true)
+        assert.near(core + middle, seconds { "gdn_forward" }, 1e-3)
+    end)
+
+    it("hide halos beside projections as far as the cluster lets them", function()
+        local function comm(share)
+            local prices = prices_of { cp = 2, stream = { lengths = { 64 } }, backward = false,
+                cluster = cluster_of { flops = { f64 = 1e11 }, overlap = { halo = share },
+                    links = { inside = { beta = 1e9 } } } }
+            local _, detail = prices:mixer(1, "contiguous", "chunkwise")
+            return detail.comm
+        end
+        local width = 2 * 2 * 8 + 4 * 8
+        local halo, state = 3 * width * 8 / 1e9, 4 * 8 * 8 * 8 / 1e9
+        assert.near(halo + state, comm(0), 1e-12)
+        assert.near(state, comm(1), 1e-12)
     end)
 
     it("take the cheapest way to gather: own copies, one a node, or all", function()
