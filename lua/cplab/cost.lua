@@ -259,8 +259,8 @@ end
 --- One conversion of hidden states from a layout to another in the forward pass, together with its
 -- adjoint in the backward pass; 0 between equal names and on one CP rank.
 -- With tp > 1 it goes from windows of `from` to whole shards of `to`, less the gather that is
--- counted with what runs there. A conversion back from a mixer is the adjoint of the one to it; here
--- it is priced as if the model lived in the mixer's layout, which may differ by a few rows.
+-- counted with what runs there. A conversion back from a mixer is the adjoint of the one to it;
+-- here it is priced as if the model lived in the mixer's layout, which may differ by a few rows.
 function Prices:convert(from, to)
     need_layout(self, "prices:convert", from, 2)
     need_layout(self, "prices:convert", to, 2)

@@ -17,21 +17,28 @@ describe("what the model of costs counts is what runs:", function()
         { cp_mode = "gather" }, { cp_mode = "p2p" }, { cp_mode = "a2a" },
         { cp_mode = "a2a+p2p", a2a = 2 }, { cp_mode = "gather", window = 3 },
         { cp_mode = "p2p", window = 3 },
+        { cp_mode = "gather", kind = "mla" }, { cp_mode = "p2p", kind = "mla" },
+        { cp_mode = "a2a+p2p", a2a = 2, kind = "mla" },
     }
 
     local function prices_for(case, config)
-        local gqa = { heads = 4, kv_heads = 2, head_dim = 4, rotary_dim = 2, block = 2,
-            window = config.window, a2a = config.a2a, cp_mode = config.cp_mode }
+        local kind = config.kind or "gqa"
+        local mixer = kind == "gqa" and { heads = 4, kv_heads = 2, head_dim = 4, block = 2 }
+            or { heads = 4, q_rank = 5, kv_rank = 4, nope_dim = 3, rope_dim = 2, value_dim = 7 }
+        mixer.window, mixer.a2a, mixer.cp_mode = config.window, config.a2a, config.cp_mode
         return prices_of { cluster = "local", cp = cp, stream = case.stream,
-            model = model_of { hidden = 6, schedule = cplab.schedule.list { "gqa" }, gqa = gqa } }
+            model = model_of { hidden = 6, schedule = cplab.schedule.list { kind },
+                [kind] = mixer } }
     end
 
     for _, config in ipairs(configs) do
-        it(config.cp_mode .. (config.window and " in a window" or ""), function()
-            local cases = {}
+        local kind = config.kind or "gqa"
+        it(kind .. " " .. config.cp_mode .. (config.window and " in a window" or ""), function()
+            local cases, options = {}, { window = config.window, a2a = config.a2a,
+                cp_mode = config.cp_mode }
             for _, layout in ipairs { "zigzag", "mirror", "contiguous", "snake", "balanced" } do
                 for _, real in ipairs { { 24 }, { 7, 9, 8 }, { 17, 0, 7 }, { 1, 1, 1, 21 } } do
-                    cases[#cases + 1] = gqa_modes.case(layout, real, cp, config)
+                    cases[#cases + 1] = gqa_modes.case(layout, real, cp, options, { kind = kind })
                 end
             end
             for i, result in ipairs(gqa_modes.run(cp, cases)) do
