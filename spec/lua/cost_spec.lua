@@ -354,6 +354,8 @@ describe("a projected step", function()
         assert.matches('field "exit" is missing', fails(function(t) t.exit = nil end))
         assert.matches("layer 0 cannot run: headwise with 4 value_heads",
             fails(function(t) t.layers[1].cp_mode = "headwise" end))
+        assert.matches("balanced layouts stay near zigzag in the assignment, near contiguous in",
+            fails(function(t) t.near, t.layers[2].mixer = "zigzag", "balanced" end))
         assert.matches('did you mean "mirror"', fails(function(t) t.layers[2].live = "miror" end))
     end)
 end)
