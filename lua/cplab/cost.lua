@@ -108,9 +108,7 @@ local function environment(self, cluster)
         gradient_bytes = math.max(bytes, 4), nodes = {}, loads = {},
         node_size = math.max(math.floor(cluster.ranks_per_node / self.tp), 1),
     }
-    for c = 0, self.cp - 1 do
-        env.nodes[c] = math.floor(c * self.tp / cluster.ranks_per_node)
-    end
+    for c = 0, self.cp - 1 do env.nodes[c] = math.floor(c * self.tp / cluster.ranks_per_node) end
     function env.pass() return passes.new(cluster, self.cp) end
     return env
 end
