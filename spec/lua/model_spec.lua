@@ -1,5 +1,4 @@
 local cplab = require "cplab"
-local policies = require "cplab.policy"
 
 local function fields(changes)
     local t = {
@@ -97,8 +96,9 @@ describe("the imbalance of attention", function()
     local function of(changes, stream, cp)
         local m = cplab.model(fields(changes))
         stream = stream or cplab.stream.thd { lengths = LENGTHS }
-        return m:attention_imbalance(policies.layouts(m.policy, stream, { cp = cp or 4 },
-            m.balance))
+        local group = { cp = cp or 4, tp = 1 }
+        local assignment = m:assignment(stream, group)
+        return m:attention_imbalance(assignment, m:layouts(assignment, stream, group))
     end
 
     -- The most and the mean of pairs, query by query, where each rank holds 12 of 48 rows and
