@@ -482,6 +482,9 @@ typedef struct cpl_faults {
     int reverse_ring;   /* p2p: take the shards for those of the other way */
     int kv_head_shift;  /* a2a: give each rank this many kv heads further on */
     int route_padding;  /* MoE: padding chooses experts too */
+    int forget_offset;  /* with a past: rotary positions begin at 0 again */
+    int cache_padding;  /* keep a row of padding behind each sequence's last */
+    int drop_partial;   /* with a past: rank 0's keys are not attended to */
     int poison_scratch; /* fill scratch with NaN before each forward and each
                            backward of a layer; a real run does not notice */
 } cpl_faults;
@@ -822,8 +825,10 @@ CPL_API cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
  * What a GDN layer knows of the past of each sequence, for chunked prefill and
  * decoding: a forward over tokens [0, n) equals one over [0, m) and one over
  * [m, n) that starts from the state that the first one left, in any layout and
- * cp_mode. Every rank has the states of all sequences and heads. The tail is
- * what the convolution still sees: the last conv - 1 rows of q, k, v before it.
+ * cp_mode. Every CP rank has the states of all sequences and heads; under
+ * tensor parallelism, of the heads of its slice, and value_heads, Hk and Hv
+ * below count those. The tail is what the convolution still sees: the last
+ * conv - 1 rows of q, k, v before it.
  */
 typedef struct cpl_gdn_state {
     cpl_tensor *state; /* [n_sequences, value_heads, key_dim, value_dim] */
@@ -842,6 +847,41 @@ typedef struct cpl_gdn_state {
 CPL_API cpl_status cpl_layer_gdn_state(cpl_layer *layer,
                                        const cpl_gdn_state *in,
                                        const cpl_gdn_state *out);
+/*
+ * What an attention layer (GQA, MLA) knows of the past of each sequence, for
+ * chunked prefill and decoding: a forward over tokens [0, n) equals one over
+ * [0, m) and one over [m, n) with the same cache, each in any layout and
+ * cp_mode. The keys and values (MLA: latents) of real tokens stay on the rank
+ * that made them. To be used by one thread.
+ */
+typedef struct cpl_kv_cache cpl_kv_cache;
+/* Local. Room for capacity[i] >= 0 rows of sequence i on this rank; the memory
+ * for them is taken when the first layer that has the cache is prepared, and it
+ * is that layer's from then on. Errors: INVALID, MEMORY. */
+CPL_API cpl_status cpl_kv_cache_create(int64_t n_sequences,
+                                       const int64_t *capacity,
+                                       cpl_kv_cache **out);
+/* Not before the layers that have it. */
+CPL_API void cpl_kv_cache_destroy(cpl_kv_cache *cache);
+/* Local. Forgets all tokens. */
+CPL_API void cpl_kv_cache_clear(cpl_kv_cache *cache);
+/* How many tokens of a sequence (asserted to be one) all ranks have seen. */
+CPL_API int64_t cpl_kv_cache_seen(const cpl_kv_cache *cache, int64_t sequence);
+/* Bytes of the rows that this rank holds. */
+CPL_API int64_t cpl_kv_cache_bytes(const cpl_kv_cache *cache);
+/*
+ * Local. From the next prepare on the rows of each forward follow, sequence by
+ * sequence, what the cache has seen, rotary positions included, and are kept in
+ * it (NULL: no cache, no past). Where no sequence has a past, queries meet keys
+ * by the cp_mode; otherwise the queries, which are few, go to all ranks, each
+ * attends to the keys that it holds, and the results go home, where they are
+ * merged in rank order. A layer that shall meet a past is prepared while there
+ * is one (forward: INVALID). Forward also refuses rows that do not fit
+ * (INVALID, on that rank), backward everything (UNSUPPORTED). Borrows the
+ * cache. Errors: INVALID (not an attention layer); prepare: MISMATCH (the cache
+ * of another layer or group, or of other sizes).
+ */
+CPL_API cpl_status cpl_layer_kv_cache(cpl_layer *layer, cpl_kv_cache *cache);
 /*
  * Collective. Makes plans and buffers for the rows of a place; `name` stands in
  * its messages. Borrows the place.

@@ -7,7 +7,8 @@
  * with that state; a row of a halo that lies before the sequence is a row of
  * the tail. What leaves is written by the rank that holds it and summed over
  * the group, where all others give 0, so that every rank has the states of all
- * sequences and heads, and the next part may run in any layout and mode. Rank 0
+ * sequences and heads, and the next part may run in any layout and mode. (Heads
+ * are those of the slice that tensor parallelism gives the layer.) Rank 0
  * speaks for what no rank holds: the state of an empty sequence, the rows of
  * the old tail that are still in the new one.
  */
@@ -66,25 +67,20 @@ static cpl_status check_state(const gdn_layer *gdn, const char *what,
 
 cpl_status cpli_gdn_check_states(const gdn_layer *gdn)
 {
-    if (cpli_gdn_has_states(gdn) && gdn->base.place->tp > 1)
-        return cpli_fail(CPL_UNSUPPORTED,
-                         "%s: states come in and go out with tp = 1 alone (got "
-                         "%d)",
-                         gdn->base.name, gdn->base.place->tp);
     CPL_TRY(check_state(gdn, "the state that comes in", &gdn->in));
     return check_state(gdn, "the state that goes out", &gdn->out);
 }
 
 /* ---- where things are ---- */
 
-/* The core's heads of a sequence in a state of all heads. */
+/* The core's heads of a sequence in a state of all heads of the layer. */
 static void *heads_of(const gdn_layer *gdn, const cpl_tensor *states,
                       int64_t sequence)
 {
     int64_t size = (int64_t)gdn->config.key_dim * gdn->config.value_dim;
-    int64_t all = gdn->config.value_heads;
+    int64_t first = gdn->core.first_value_head - gdn->first_value_head;
     return cpli_at(&gdn->base, states->data,
-                   (sequence * all + gdn->core.first_value_head) * size);
+                   (sequence * gdn->value_heads + first) * size);
 }
 
 /* The same of a span in the core's own states. */

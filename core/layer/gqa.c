@@ -81,7 +81,7 @@ static cpl_status prepare(cpl_layer *layer)
                             .a2a = config->a2a,
                             .mode = gqa->mode};
     cpli_core_keeps_apart(&gqa->core);
-    CPL_TRY(gqa->mode->prepare(&gqa->core));
+    CPL_TRY(cpli_core_prepare(&gqa->core));
     CPL_TRY(CPL_ALLOC(layer->n_rows, &gqa->rotary));
     return prepare_buffers(gqa);
 }
@@ -89,9 +89,8 @@ static cpl_status prepare(cpl_layer *layer)
 static void release(cpl_layer *layer)
 {
     gqa_layer *gqa = (gqa_layer *)layer;
-    gqa->mode->release(&gqa->core);
+    cpli_core_release(&gqa->core);
     cpli_free(gqa->rotary);
-    gqa->core.state = NULL;
     gqa->rotary = NULL;
 }
 
@@ -171,9 +170,7 @@ static void make_qkv(gqa_layer *gqa, const void *x)
     const cpl_layer *layer = &gqa->base;
     int64_t head_dim = gqa->config.head_dim;
     void *v = cpli_at(layer, gqa->core.kv->data, gqa->kv_width);
-    for (int64_t i = 0; i < layer->n_rows; i++)
-        gqa->rotary[i] =
-            layer->place->positions[i] + cpl_faults_here()->rope_shift;
+    cpli_core_rotary(&gqa->core, gqa->rotary);
     project(gqa, Q_PROJ, x, gqa->q_gate->data, 2 * gqa->q_width);
     project(gqa, K_PROJ, x, gqa->k_raw->data, gqa->kv_width);
     project(gqa, V_PROJ, x, v, 2 * gqa->kv_width);
@@ -193,7 +190,7 @@ static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
     int64_t head_dim = gqa->config.head_dim;
     make_qkv(gqa, x->data);
     CPL_TRY(cpl_tensor_mark_like(gqa->core.kv, x));
-    CPL_TRY(gqa->mode->forward(&gqa->core));
+    CPL_TRY(cpli_core_forward(&gqa->core));
     layer->kernels->sigmoid_gate(
         &(cpl_sigmoid_gate){.x = gqa->core.o->data,
                             .gate = cpli_at(layer, gqa->q_gate->data, head_dim),
@@ -277,6 +274,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
 static const cpli_layer_ops ops = {
     .kind = "gqa",
     .splits = true,
+    .has_keys = true,
     .prepare = prepare,
     .forward = forward,
     .backward = backward,

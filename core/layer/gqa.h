@@ -9,12 +9,16 @@
  *            log-sum-exp, gradients travel behind and come home at the end
  *   a2a      heads are spread over the ranks, each sees all rows
  *   a2a+p2p  heads are spread inside groups of ranks, keys go round the groups
+ *
+ * Modes are for sequences that begin. Those that go on meet a cache of keys,
+ * in one way whatever the mode: see gqa_past.c.
  */
 #ifndef CPLI_GQA_H
 #define CPLI_GQA_H
 
 #include "carrier.h"
 #include "gqa_ring.h"
+#include "kv_cache.h"
 
 typedef struct cpli_core {
     cpl_layer *layer;
@@ -34,7 +38,8 @@ typedef struct cpli_core {
     cpl_tensor *d_o, *d_q, *d_kv;
 
     const struct gqa_mode *mode;
-    void *state; /* of the mode */
+    void *state;           /* of the mode */
+    struct gqa_past *past; /* what a forward with a past needs; or NULL */
 } cpli_core;
 
 typedef struct gqa_mode {
@@ -59,6 +64,22 @@ cpl_status cpli_gqa_find_mode(const char *who, const char *name,
 /* Whether a layer may have these. Errors: INVALID. */
 cpl_status cpli_gqa_check_mode(const char *who, int window, int a2a,
                                const char *name);
+
+/* ---- a layer's core, with or without a cache ---- */
+
+/* Collective, as the mode's prepare; the layer's cache becomes its own. */
+cpl_status cpli_core_prepare(cpli_core *core);
+/* Collective. From q and kv to o; the cache keeps the real rows of kv. */
+cpl_status cpli_core_forward(cpli_core *core);
+void cpli_core_release(cpli_core *core);
+/* The rotary position of each row: inside its sequence, its past included. */
+void cpli_core_rotary(const cpli_core *core, int64_t *positions);
+
+/* gqa_past.c: attention to the keys of a cache, which has those of the core's
+ * rows already. */
+cpl_status cpli_past_create(cpli_core *core, struct gqa_past **out);
+void cpli_past_destroy(struct gqa_past *past);
+cpl_status cpli_past_forward(cpli_core *core);
 
 /* ---- the kernel on a core ---- */
 

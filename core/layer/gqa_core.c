@@ -110,3 +110,70 @@ cpl_status cpli_core_workspace(const cpli_core *core, void **out)
     return cpli_place_scratch(core->layer->place, bytes > more ? bytes : more,
                               out);
 }
+
+/* ---- with or without a cache ---- */
+
+/* A cache may fail on one rank alone, so the mode comes first. */
+cpl_status cpli_core_prepare(cpli_core *core)
+{
+    cpl_kv_cache *cache = core->layer->cache;
+    CPL_TRY(core->mode->prepare(core));
+    if (cache == NULL)
+        return CPL_OK;
+    CPL_TRY(cpli_kv_cache_take(cache, core->layer, cpli_core_kv_width(core)));
+    if (!cpli_kv_cache_has_past(cache))
+        return CPL_OK;
+    return cpli_past_create(core, &core->past);
+}
+
+void cpli_core_release(cpli_core *core)
+{
+    if (core->mode == NULL)
+        return; /* never prepared */
+    core->mode->release(core);
+    cpli_past_destroy(core->past);
+    core->state = NULL;
+    core->past = NULL;
+}
+
+static cpl_status attend(cpli_core *core)
+{
+    const cpl_layer *layer = core->layer;
+    if (layer->cache == NULL || !cpli_kv_cache_has_past(layer->cache))
+        return core->mode->forward(core);
+    if (core->past != NULL)
+        return cpli_past_forward(core);
+    return cpli_fail(
+        CPL_INVALID,
+        "%s: its cache has a past, but it was prepared while there "
+        "was none",
+        layer->name);
+}
+
+cpl_status cpli_core_forward(cpli_core *core)
+{
+    const cpl_layer *layer = core->layer;
+    if (layer->cache == NULL)
+        return core->mode->forward(core);
+    CPL_TRY(cpli_kv_cache_keep(layer->cache, layer, core->kv));
+    CPL_TRY(attend(core));
+    cpli_kv_cache_advance(layer->cache, layer->place);
+    return CPL_OK;
+}
+
+/* Rows of padding come after all real ones of their sequence: their positions
+ * do not matter. */
+void cpli_core_rotary(const cpli_core *core, int64_t *positions)
+{
+    const cpl_place *place = core->layer->place;
+    const cpl_kv_cache *cache = core->layer->cache;
+    for (int64_t i = 0; i < core->n_rows; i++)
+        positions[i] = place->positions[i] + cpl_faults_here()->rope_shift;
+    if (cache == NULL || cpl_faults_here()->forget_offset != 0)
+        return;
+    for (int64_t i = 0; i < place->n_spans; i++) {
+        const cpl_span *span = &place->spans[i];
+        for (int64_t j = 0; j < span->length; j++)
+            positions[span->slot + j] += cache->seen[span->sequence];
+    }
+}

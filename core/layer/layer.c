@@ -295,6 +295,7 @@ static void release(cpl_layer *layer)
     layer->n_tensors = 0;
     layer->name = NULL;
     layer->place = NULL;
+    layer->cache = NULL;
     layer->x = NULL;
 }
 
@@ -311,6 +312,7 @@ static cpl_status begin(cpl_layer *layer, const char *name, cpl_place *place)
 {
     CPL_TRY(cpl_comm_agree(place->comm, cpli_text(&layer->name, "%s", name)));
     layer->place = place;
+    layer->cache = layer->bound_cache;
     layer->n_rows = place->n_rows;
     cpli_place_begin_scratch(place);
     return CPL_OK;
@@ -386,6 +388,10 @@ cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
         CPL_TRY(check_rows(layer, "dx", dx, layer->in_width, layer->dtype));
     if (layer->x == NULL)
         return cpli_fail(CPL_INVALID, "%s: backward before forward",
+                         layer->name);
+    if (layer->cache != NULL)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "%s: there is no backward through a cache of keys",
                          layer->name);
     CPL_TRY(cpl_trace_check(dy, layer->place->layout, layer->place->rank,
                             layer->name));

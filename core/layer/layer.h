@@ -26,7 +26,8 @@ typedef enum cpli_draw {
 
 typedef struct cpli_layer_ops {
     const char *kind;
-    bool splits; /* by tensor parallelism: see cpl_place_split */
+    bool splits;   /* by tensor parallelism: see cpl_place_split */
+    bool has_keys; /* that a cache may keep: see cpl_layer_kv_cache */
     /* May be NULL. Ranks that fail leave it alike: what one alone can fail at
      * is agreed on before anything collective. */
     cpl_status (*prepare)(cpl_layer *layer);
@@ -56,6 +57,9 @@ struct cpl_layer {
     int64_t n_rows;       /* of the place */
     cpl_tensor **tensors; /* owned buffers */
     int64_t n_tensors;
+
+    cpl_kv_cache *bound_cache; /* from the next prepare on, */
+    cpl_kv_cache *cache;       /* and now; or NULL */
 
     const cpl_tensor *x; /* of the last forward */
 };

@@ -102,7 +102,7 @@ static cpl_status prepare(cpl_layer *layer)
                             .a2a = c->a2a,
                             .mode = mla->mode};
     cpli_core_keeps_apart(&mla->core);
-    CPL_TRY(mla->mode->prepare(&mla->core));
+    CPL_TRY(cpli_core_prepare(&mla->core));
     CPL_TRY(CPL_ALLOC(layer->n_rows, &mla->rotary));
     return prepare_buffers(mla);
 }
@@ -110,9 +110,8 @@ static cpl_status prepare(cpl_layer *layer)
 static void release(cpl_layer *layer)
 {
     mla_layer *mla = (mla_layer *)layer;
-    mla->mode->release(&mla->core);
+    cpli_core_release(&mla->core);
     cpli_free(mla->rotary);
-    mla->core.state = NULL;
     mla->rotary = NULL;
 }
 
@@ -307,13 +306,11 @@ static void expand_result(mla_layer *mla)
 static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
 {
     mla_layer *mla = (mla_layer *)layer;
-    for (int64_t i = 0; i < layer->n_rows; i++)
-        mla->rotary[i] =
-            layer->place->positions[i] + cpl_faults_here()->rope_shift;
+    cpli_core_rotary(&mla->core, mla->rotary);
     make_keys(mla, x->data);
     make_queries(mla, x->data);
     CPL_TRY(cpl_tensor_mark_like(mla->core.kv, x));
-    CPL_TRY(mla->mode->forward(&mla->core));
+    CPL_TRY(cpli_core_forward(&mla->core));
     expand_result(mla);
     cpli_project_block(layer, out_block(mla), layer->n_rows, mla->out->data,
                        mla->out_width, y->data, layer->out_width);
@@ -407,6 +404,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
 static const cpli_layer_ops ops = {
     .kind = "mla",
     .splits = true,
+    .has_keys = true,
     .prepare = prepare,
     .forward = forward,
     .backward = backward,

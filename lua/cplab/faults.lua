@@ -38,7 +38,7 @@ return function(Stack)
         planted.drop_handoff = here(drop, self.rank) and 1 or 0
         planted.rope_shift = here(shift, self.rank) and shift.by or 0
         for _, name in ipairs { "drop_merge", "reverse_ring", "kv_head_shift", "route_padding",
-            "cross_columns" } do
+            "cross_columns", "forget_offset", "cache_padding", "drop_partial" } do
             planted[name] = here(self.faults[name], self.rank) and 1 or 0
         end
     end
@@ -97,10 +97,25 @@ return function(Stack)
         sum_twice(self, branch, dst, direction)
     end
 
+    --- forget_state, forget_tail: sequences that go on have lost the state of the delta rule, or
+    -- what the convolution still saw.
+    function Stack:forget_past(states)
+        for _, state in pairs(states) do
+            if self.faults.forget_state then C.cpl_tensor_fill(state.state, 0) end
+            if self.faults.forget_tail then C.cpl_tensor_fill(state.tail, 0) end
+        end
+    end
+
+    -- With has_past = true on the way out of decoding steps alone.
+    local function skips(self, branch)
+        local skip = self.faults.skip_back
+        return skip and skip.layer == branch.block.index and branch == branch.block.mixer
+            and (skip.has_past == nil or skip.has_past == self.has_past)
+    end
+
     --- skip_back: a mixer's output stays where it was made, though marked as converted.
     function Stack:convert_back(branch, src, dst, pass)
-        local skip = self.faults.skip_back
-        if not (skip and skip.layer == branch.block.index and branch == branch.block.mixer) then
+        if not skips(self, branch) then
             return back(self, branch, src, dst, pass, "fwd")
         end
         stay(src, dst, branch.block.live)

@@ -9,6 +9,8 @@
 -- end
 local args = require "cplab.check_args"
 local clib = require "clib"
+local decode = require "cplab.decode"
+local decoders = require "cplab.decoder"
 local layouts = require "cplab.layout"
 local measure = require "cplab.measure"
 local metrics = require "cplab.metrics"
@@ -65,12 +67,16 @@ function M.new(t)
     return self
 end
 
-local function need_stack(self, who)
+local function need(self, who, level)
     if not self.model then
-        error(("lab:%s: the experiment has no model(case)"):format(who), 3)
+        error(("lab:%s: the experiment has no model(case)"):format(who), level + 1)
     elseif not self.stream then
-        error(("lab:%s: the experiment has no stream(case)"):format(who), 3)
+        error(("lab:%s: the experiment has no stream(case)"):format(who), level + 1)
     end
+end
+
+local function need_stack(self, who)
+    need(self, who, 3)
     return steps.stack_at(self, 0)
 end
 
@@ -235,6 +241,37 @@ function Lab:step(options)
     self.samples.step_ms = samples
     return merge({ losses = run.losses, expert_tokens = expert_tokens, mtp_losses = mtp_losses },
         result)
+end
+
+-- ---- decoding ------------------------------------------------------------------------
+
+--- Collective. Prefills all but the last tokens of each sequence of the stream, decodes those, and
+-- compares every layer's output and the logits with one forward pass over the whole stream on one
+-- rank. Parameters are the initial ones. The metrics become those of the case; counts
+-- (`conversions_fwd`, ...) are of the last decoding step.
+-- @tparam table options last (how many tokens of each sequence are decoded; of shorter ones all),
+-- chunk (1: tokens of each sequence in one decoding step), prefill (tokens of each sequence in one
+-- step of the prefill; default: all at once), capacity (tokens that caches have room for: see
+-- cplab.decoder; default: exactly what each rank will hold), reference (true), trace
+-- @treturn table metrics: parity_decode, parity_prefill, wrong_rows, cache_bytes (keys and values,
+-- of all ranks and layers), cache_imbalance (most over mean of ranks: what a decoding step's
+-- attention costs them), gdn_state_bytes (states and tails, once), routes_built (of all steps),
+-- prefill_ms (all of it), decode_ms (the median step), prefill_steps, decode_steps,
+-- decode_allocations (of this process in the worst step on a stack that ran before; if not traced)
+function Lab:decode(options)
+    need(self, "decode", 2)
+    local result, samples, trace = decode.run(self, options or {}, 2)
+    result.wrong_rows = trace and check_trace(self, trace) or nil
+    merge(self.metrics, result)
+    self.samples.decode_ms = samples
+    return result
+end
+
+--- A decoder that a script drives itself: see cplab.decoder.
+-- @tparam table options capacity: tokens that a sequence may have in all, a number or one for each
+function Lab:decoder(options)
+    need(self, "decoder", 2)
+    return decoders.new(self, options or {}, 2)
 end
 
 -- ---- checks, records, tensors --------------------------------------------------------

@@ -363,16 +363,17 @@ end
 -- @tparam table assignment
 -- @tparam table layouts of Model:layouts
 function Model:attention_imbalance(assignment, layouts)
-    local worst, made = 1, {} -- by layout and depth, then window: layers alike are looked at once
+    local worst, work_of = 1, {} -- layers alike are looked at once
     for i, entry in ipairs(assignment.layers) do
-        local where, layer = entry.mixer, entry.layer
+        local layer = entry.layer
         if schedules.is_attention(layer.kind) and layer.cp_mode ~= "a2a" then
             local depth = math.max(i - self.schedule:count(), 0)
-            local config, key = layers.mixer_config(self, layer.kind, layer), where .. " " .. depth
-            local of = made[key] or { layout = depth == 0 and layouts.shard[where]
-                or depths.layout(layouts.shard[where], depth) }
-            local work = of[config.window] or of.layout:work(config.window)
-            made[key], of[config.window] = of, work
+            local config = layers.mixer_config(self, layer.kind, layer)
+            local key = ("%s %d %d"):format(entry.mixer, depth, config.window)
+            local layout = layouts.shard[entry.mixer]
+            local work = work_of[key]
+                or (depth > 0 and depths.layout(layout, depth) or layout):work(config.window)
+            work_of[key] = work
             worst = math.max(worst, imbalance(work, #work > 1 and math.max(config.a2a, 1) or 1))
         end
     end

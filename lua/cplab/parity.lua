@@ -83,6 +83,26 @@ function M.compare_same(key, list)
     return worst(list, differences)
 end
 
+-- Collective. The worst of what all ranks found, one difference for each name.
+local function over_ranks(comm, list, found)
+    local n = #list
+    local sums, maxima = ffi.new("double[?]", 2 * n), ffi.new("double[?]", 2 * n)
+    for i, d in ipairs(found) do
+        sums[2 * i - 2], sums[2 * i - 1] = d.difference2, d.reference2
+        maxima[2 * i - 2], maxima[2 * i - 1] = d.worst_row, d.largest_row
+    end
+    clib.check(C.cpl_comm_sum(comm, sums, 2 * n, C.CPL_F64))
+    clib.check(C.cpl_comm_max(comm, maxima, 2 * n))
+    local differences = {}
+    for i = 1, n do
+        differences[i] = {
+            difference2 = sums[2 * i - 2], reference2 = sums[2 * i - 1],
+            worst_row = maxima[2 * i - 2], largest_row = maxima[2 * i - 1],
+        }
+    end
+    return worst(list, differences)
+end
+
 -- A function: the positions that a rank holds in a layout, made once.
 local function reader(rank)
     local made = {}
@@ -102,24 +122,51 @@ end
 -- @tparam ?table layout that of entries which name none
 -- @tparam number rank
 function M.compare_rows(comm, key, list, layout, rank)
-    local n, positions_in = #list, reader(rank)
-    local sums, maxima = ffi.new("double[?]", 2 * n), ffi.new("double[?]", 2 * n)
+    local found, positions_in = {}, reader(rank)
     for i, entry in ipairs(list) do
-        local d = difference(entry.tensor, get(key .. "/" .. entry.name, entry.tensor),
+        found[i] = difference(entry.tensor, get(key .. "/" .. entry.name, entry.tensor),
             positions_in(entry.layout or layout))
-        sums[2 * i - 2], sums[2 * i - 1] = d.difference2, d.reference2
-        maxima[2 * i - 2], maxima[2 * i - 1] = d.worst_row, d.largest_row
     end
-    clib.check(C.cpl_comm_sum(comm, sums, 2 * n, C.CPL_F64))
-    clib.check(C.cpl_comm_max(comm, maxima, 2 * n))
-    local differences = {}
-    for i = 1, n do
-        differences[i] = {
-            difference2 = sums[2 * i - 2], reference2 = sums[2 * i - 1],
-            worst_row = maxima[2 * i - 2], largest_row = maxima[2 * i - 1],
-        }
+    return over_ranks(comm, list, found)
+end
+
+-- Rows slot .. slot + length - 1 of a tensor as a tensor.
+local function part(tensor, slot, length)
+    local width = tonumber(C.cpl_tensor_width(tensor))
+    local bytes = width * tonumber(C.cpl_dtype_bytes(tensor.dtype))
+    local shape = ffi.new("int64_t[2]", length, width)
+    return clib.create("cpl_tensor", C.cpl_tensor_destroy, 1, C.cpl_tensor_wrap,
+        ffi.cast("char *", tensor.data) + slot * bytes, tensor.dtype, 2, shape)
+end
+
+--- Some rows of tensors, for those who compare a tensor bit by bit, over many steps.
+-- @tparam table sums empty at first; what was found is added
+-- @tparam {table,...} list { name =, tensor =, layout = }, the same names each time
+-- @tparam function spans_in of a layout: { slot =, length =, row = }, ...: rows from slot on are
+-- the reference's from row on
+function M.add_rows(sums, key, list, spans_in)
+    for i, entry in ipairs(list) do
+        local sum = sums[i] or { name = entry.name, difference2 = 0, reference2 = 0, worst_row = 0,
+            largest_row = 0 }
+        local reference = get(key .. "/" .. entry.name, entry.tensor)
+        for _, span in ipairs(spans_in(entry.layout)) do
+            local indices = ffi.new("int64_t[?]", span.length)
+            for j = 0, span.length - 1 do indices[j] = span.row + j end
+            local d = difference(part(entry.tensor, span.slot, span.length), reference, indices)
+            sum.difference2 = sum.difference2 + d.difference2
+            sum.reference2 = sum.reference2 + d.reference2
+            -- a NaN stays in the sums
+            sum.worst_row = math.max(sum.worst_row, d.worst_row)
+            sum.largest_row = math.max(sum.largest_row, d.largest_row)
+        end
+        sums[i] = sum
     end
-    return worst(list, differences)
+end
+
+--- Collective. The worst parity of what all ranks added, and whose it is; 0 where nothing was.
+function M.total(comm, sums)
+    if #sums == 0 then return 0 end
+    return over_ranks(comm, sums, sums)
 end
 
 --- The larger of two parities with their names; NaN wins.

@@ -243,7 +243,8 @@ end
 --- Collective. Makes a model live.
 -- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), recompute
 -- ("layer": blocks keep their input alone, and backward runs each forward again), stages (of
--- cplab.pipeline.cut; none: one), faults
+-- cplab.pipeline.cut; none: one), past (what sequences were before: see cplab.decoder; bound to the
+-- layers before they are prepared), faults
 -- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift =, drop_merge =, .. }: see
 -- cplab.faults)
 function M.new(t)
@@ -262,6 +263,7 @@ function M.new(t)
     self.part = self.tp > 1 and part_of(self) or nil
     self.cp_comm = self.part and self.part._ptr or self.comm
     make_layers(self)
+    if t.past then t.past:bind(self) end
     self.parameters = parameters.new(self.comm, self.dtype, self.layers)
     prepare_layers(self)
     make_conversions(self)

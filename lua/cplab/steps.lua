@@ -63,8 +63,10 @@ function M.stack_at(lab, step)
     return lab.stack
 end
 
--- Wrong rows of all steps, and the first sentence about them.
-local function add_trace(trace)
+--- Adds the wrong rows of the step that just ran on this rank to those of all steps, and keeps the
+-- first sentence about them.
+-- @tparam table trace { wrong_rows =, first = cpl_first_wrong }
+function M.add_trace(trace)
     local wrong = tonumber(C.cpl_counters_here().wrong_rows)
     if wrong > 0 and trace.wrong_rows == 0 then
         C.cpl_trace_first_wrong(trace.first)
@@ -96,7 +98,7 @@ function M.run(lab, options, traced)
         run.records[i], run.losses[i] = measure.iteration(run.stack, function()
             return run.stack:step(options)
         end)
-        add_trace(run.trace)
+        M.add_trace(run.trace)
     end
     return run
 end

@@ -23,7 +23,9 @@ local function own_token(stream, vocab)
     end
 end
 
-local function reader(stream, vocab)
+--- The token at each position of a stream: its own, or one drawn from its digest.
+-- @treturn function(position)
+function M.reader(stream, vocab)
     if stream.tokens then
         return own_token(stream, vocab)
     end
@@ -81,7 +83,7 @@ function M.place(stack, n, from, to)
     local live = stack.entry
     from, to = from or live, to or stack.exit
     local n_rows = live:n_local(stack.rank)
-    local token_at = reader(live:stream(), stack.model.vocab)
+    local token_at = M.reader(live:stream(), stack.model.vocab)
     local tokens, list = rows.new(stack.comm, "i32", n_rows, 1), {}
     local data = ffi.cast("int32_t *", tokens.data)
     for slot, position in ipairs(live:positions(stack.rank)) do

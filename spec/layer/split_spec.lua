@@ -128,20 +128,31 @@ describe("slices of a layer", function()
         assert.equal("place: rank 0 of tp = 0", split(0, 0))
     end)
 
-    it("are refused by layers that act on rows alone, and with states", function()
+    it("are refused by layers that act on rows alone", function()
         for _, kind in ipairs { "norm", "linear", "embedding" } do
             assert.equal(("%s: %s layers do not split by tensor parallelism (tp = 2)"):format(kind,
                 kind), message(layers.live, kind, STREAM, nil, nil, { 0, 2 }))
         end
+    end)
+
+    -- What they compute is in spec/stack/decode_spec.lua.
+    it("have the states of their own heads", function()
         local live = layers.live("gdn", STREAM)
-        local n, state = #STREAM.lengths, ffi.new "cpl_gdn_state"
-        local states = rows.new(live.comm, "f64", n, 4 * 3 * 5)
-        local tails = rows.new(live.comm, "f64", n, 3 * (2 * 2 * 3 + 4 * 5))
-        state.state, state.tail = states, tails
-        clib.check(C.cpl_layer_gdn_state(live.layer, state, nil))
+        local n, kept = #STREAM.lengths, {}
+        local function bind(key_heads, value_heads)
+            local state = ffi.new "cpl_gdn_state"
+            kept[1] = rows.new(live.comm, "f64", n, value_heads * 3 * 5)
+            kept[2] = rows.new(live.comm, "f64", n, 3 * (2 * key_heads * 3 + value_heads * 5))
+            state.state, state.tail = kept[1], kept[2]
+            clib.check(C.cpl_layer_gdn_state(live.layer, state, nil))
+        end
         local function prepare() clib.check(C.cpl_layer_prepare(live.layer, "gdn", live.place)) end
+        bind(2, 4)
         prepare()
         clib.check(C.cpl_place_split(live.place, 1, 2))
-        assert.equal("gdn: states come in and go out with tp = 1 alone (got 2)", message(prepare))
+        assert.equal("gdn: the state that comes in must be f64 of 4 sequences x 30, got f64 of 4 x "
+            .. "60", message(prepare))
+        bind(1, 2)
+        prepare()
     end)
 end)

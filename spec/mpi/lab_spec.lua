@@ -14,6 +14,7 @@ local SCRIPTS = {
     numbers = { axes = { "stream", "policy", "cp" }, ranks = { 1, 2, 3, 4, 8 }, cases = 10 },
     modes = { axes = { "mode", "policy", "cp" }, ranks = { 1, 2, 3, 4, 8 }, cases = 14 },
     split = { axes = { "method", "policy", "cp", "tp" }, ranks = { 2, 4, 4, 8, 8, 16 }, cases = 6 },
+    decode = { axes = { "policy", "cp" }, ranks = { 1, 2, 3, 4 }, cases = 2 },
 }
 
 -- What may differ: times, and the memory that each transport takes.

@@ -5,7 +5,8 @@
 -- call "convert_and_gather" moves rows that hold their own position and brings them back together,
 -- "convert_and_gather_batch" those of a batch of columns; "gather_columns_as_positions" takes rows
 -- that do not fit; "token_losses" runs a step and gathers the loss of each token; "gradients" runs
--- a step, "step_by_rank" another one on each rank.
+-- a step, "step_by_rank" another one on each rank; "feed" drives a decoder by hand, "generate" lets
+-- it choose tokens, "feed_by_rank" gives each rank others.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -100,6 +101,50 @@ end
 function own.gather_columns_as_positions(lab)
     local rows = require("cplab").tensor.zeros({ 8, 2 }, "f64")
     return lab:gather(rows):totable()
+end
+
+-- Feeds one after the other: a list of the last logits after each, as one list; and, of the last,
+-- how many rows the ranks have, and whether the logits say that they are in the caller's layout.
+-- A feed "clear" forgets all.
+function own.feed(lab, options, feeds)
+    local C = require("clib").C
+    local decoder, lists, n_rows, is_marked = lab:decoder(options), {}, 0, true
+    for i, tokens in ipairs(feeds) do
+        if tokens == "clear" then
+            decoder:clear()
+        else
+            local logits, layout = decoder:feed(tokens)
+            n_rows = lab:gather(logits, layout):shape()[1]
+            is_marked = decoder.last.stack.logits.layout == C.cpl_layout_digest(layout._ptr)
+            lists[i] = decoder:last_logits():totable()
+        end
+    end
+    return { lists = lists, n_rows = n_rows, is_marked = is_marked, seen = decoder.seen }
+end
+
+-- The n tokens that each sequence goes on with, each the likeliest.
+function own.generate(lab, prompts, n)
+    local decoder, texts, vocab = lab:decoder { capacity = 40 }, {}, lab.model.vocab
+    local tokens = prompts
+    for i = 1, #prompts do texts[i] = {} end
+    for step = 1, n do
+        decoder:feed(tokens)
+        local logits = decoder:last_logits():totable()
+        tokens = {}
+        for i = 1, #prompts do
+            local best = 0
+            for token = 1, vocab - 1 do
+                local at = (i - 1) * vocab + 1
+                if logits[at + token] > logits[at + best] then best = token end
+            end
+            tokens[i], texts[i][step] = { best }, best
+        end
+    end
+    return texts
+end
+
+function own.feed_by_rank(lab)
+    return lab:decoder({ capacity = 4 }):feed { { lab.rank } }
 end
 
 function own.step_by_rank(lab)

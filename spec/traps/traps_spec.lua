@@ -1,5 +1,5 @@
--- The traps of spec/traps/traps.lua: none is missing, and each has a spec that is there or a reason
--- why not. spec/traps/reports_spec.lua shows what the check sees.
+-- The traps of spec/traps/traps.lua: none is missing; each has a spec that is there, or a reason.
+-- spec/traps/reports_spec.lua shows what the check sees.
 local traps = require "spec.support.traps"
 
 -- T-25 and T-26 are of module boundaries.

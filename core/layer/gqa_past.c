@@ -1,0 +1,314 @@
+/*
+ * gqa_past.c: attention of sequences that go on. Keys stay where they are, on
+ * the ranks that made them, and the new queries, which are few, go to all of
+ * them: each rank attends to the keys that it holds (those of the new tokens
+ * among them), and what it made of a query goes home, with its log-sum-exp,
+ * where the parts are merged in rank order. A rank without keys of a sequence
+ * gives nothing, lse = -inf. Which keys a query sees follows from positions
+ * inside the sequence alone, so any layout of any earlier part is as good as
+ * any other, and windows hold.
+ */
+#include "gqa.h"
+
+#include <math.h>
+
+enum { MAX_BLOCKS = 64 }; /* in one call of the kernel */
+
+/* The real rows of all ranks, one rank's behind the other's. */
+typedef struct all_rows {
+    cpl_span *spans; /* slot: among all of them */
+    int64_t *slots;  /* of each span, on its rank */
+    int64_t n_spans, n_rows;
+    int64_t *first;      /* ranks + 1: which spans are a rank's */
+    int64_t *n_local_of; /* rows of each rank, padding included */
+    cpl_run *runs;       /* one a span: their positions in the stream */
+} all_rows;
+
+typedef struct gqa_past {
+    all_rows all;
+    cpl_segment *segments;
+    cpli_carrier queries; /* from the rank's rows to all of them */
+    cpli_carrier o, lse;  /* from all of them to what each rank made of ours */
+    cpli_core inner;      /* all rows, the keys of this rank */
+    cpl_tensor *o_parts;  /* [ranks * n, heads * V], those of rank r from row */
+    cpl_tensor *lse_parts; /* [ranks * n, heads],     r * n on */
+    cpl_attention_block blocks[MAX_BLOCKS];
+    void *workspace;
+} gqa_past;
+
+/* ---- prepare ---- */
+
+static int n_ranks_of(const cpl_place *place)
+{
+    return cpl_comm_size(place->comm);
+}
+
+static cpl_status collect_rank(const cpl_place *place, int rank, all_rows *all)
+{
+    cpl_span *spans;
+    int64_t n;
+    CPL_TRY(cpl_layout_n_local(place->layout, rank, &all->n_local_of[rank]));
+    CPL_TRY(cpl_layout_spans(place->layout, rank, true, &spans, &n));
+    size_t total = (size_t)(all->n_spans + n);
+    cpl_status status;
+    CPL_TRY_GO(cpli_realloc((void **)&all->spans, total, sizeof *all->spans),
+               end);
+    CPL_TRY_GO(cpli_realloc((void **)&all->slots, total, sizeof *all->slots),
+               end);
+    for (int64_t i = 0; i < n; i++) {
+        cpl_span *span = &all->spans[all->n_spans];
+        *span = spans[i];
+        span->slot = all->n_rows;
+        all->slots[all->n_spans++] = spans[i].slot;
+        all->n_rows += spans[i].length;
+    }
+    all->first[rank + 1] = all->n_spans;
+end:
+    cpl_free(spans);
+    return status;
+}
+
+static cpl_status collect(const cpl_place *place, all_rows *all)
+{
+    const cpl_stream *stream = cpl_layout_stream(place->layout);
+    int size = n_ranks_of(place);
+    CPL_TRY(CPL_ALLOC(size + 1, &all->first));
+    CPL_TRY(CPL_ALLOC(size, &all->n_local_of));
+    for (int rank = 0; rank < size; rank++)
+        CPL_TRY(collect_rank(place, rank, all));
+    CPL_TRY(CPL_ALLOC(all->n_spans, &all->runs));
+    for (int64_t i = 0; i < all->n_spans; i++) {
+        const cpl_span *span = &all->spans[i];
+        all->runs[i] = (cpl_run){
+            cpl_stream_sequence(stream, span->sequence).start + span->offset,
+            span->length};
+    }
+    return CPL_OK;
+}
+
+/* A segment for each span of `rank`, between its rows among all, and its rows
+ * on its rank, behind `before` others. */
+static cpl_segment *add(const all_rows *all, int rank, int peer, bool is_all,
+                        int64_t before, cpl_segment *out)
+{
+    for (int64_t i = all->first[rank]; i < all->first[rank + 1]; i++) {
+        int64_t slot = all->spans[i].slot;
+        int64_t there = before + all->slots[i];
+        *out++ = (cpl_segment){.peer = peer,
+                               .position = all->runs[i].start,
+                               .slot = is_all ? slot : there,
+                               .peer_slot = is_all ? there : slot,
+                               .length = all->spans[i].length};
+    }
+    return out;
+}
+
+/* Queries go out, and what each rank made of them comes home. */
+static cpl_status make_carriers(cpli_core *core, gqa_past *past)
+{
+    const cpl_place *place = core->layer->place;
+    const all_rows *all = &past->all;
+    int size = n_ranks_of(place);
+    int64_t own = all->first[place->rank + 1] - all->first[place->rank];
+    CPL_TRY(CPL_ALLOC(2 * (size * own + all->n_spans), &past->segments));
+    cpl_segment *out = past->segments, *in = out + size * own;
+    cpl_segment *back = in + all->n_spans, *home = back + all->n_spans;
+    const cpl_route_part to_all = {.sends = out,
+                                   .receives = in,
+                                   .n_sends = size * own,
+                                   .n_receives = all->n_spans,
+                                   .n_source_rows = place->n_rows,
+                                   .n_target_rows = all->n_rows};
+    const cpl_route_part to_home = {.sends = back,
+                                    .receives = home,
+                                    .n_sends = all->n_spans,
+                                    .n_receives = size * own,
+                                    .n_source_rows = all->n_rows,
+                                    .n_target_rows = size * place->n_rows};
+    for (int r = 0; r < size; r++) {
+        out = add(all, place->rank, r, false, 0, out);
+        in = add(all, r, r, true, 0, in);
+        back = add(all, r, r, true, place->rank * all->n_local_of[r], back);
+        home = add(all, place->rank, r, false, r * place->n_rows, home);
+    }
+    cpl_layer *layer = core->layer;
+    int64_t width = core->heads * core->key_dim;
+    CPL_TRY(cpli_carrier_create(layer, &to_all, width, &past->queries));
+    width = core->heads * core->value_dim;
+    CPL_TRY(cpli_carrier_create(layer, &to_home, width, &past->o));
+    return cpli_carrier_create(layer, &to_home, core->heads, &past->lse);
+}
+
+static cpl_status fill(cpli_core *core, gqa_past *past)
+{
+    cpli_core *inner = &past->inner;
+    CPL_TRY(collect(core->layer->place, &past->all));
+    CPL_TRY(make_carriers(core, past));
+    *inner = *core;
+    inner->n_rows = past->all.n_rows;
+    inner->state = NULL;
+    int64_t n = inner->n_rows;
+    int64_t parts = n_ranks_of(core->layer->place) * core->n_rows;
+    int64_t width = core->heads * core->value_dim;
+    const cpli_buffer buffers[] = {
+        {&inner->q, n, core->heads * core->key_dim, false},
+        {&inner->o, n, width, false},
+        {&inner->lse, n, core->heads, false},
+        {&past->o_parts, parts, width, false},
+        {&past->lse_parts, parts, core->heads, false},
+    };
+    CPL_TRY(cpli_layer_buffers(core->layer, buffers,
+                               sizeof buffers / sizeof *buffers));
+    return cpli_core_workspace(inner, &past->workspace);
+}
+
+cpl_status cpli_past_create(cpli_core *core, gqa_past **out)
+{
+    gqa_past *past;
+    CPL_TRY(CPL_ALLOC(1, &past));
+    *out = past; /* half made, it is released with the layer */
+    return fill(core, past);
+}
+
+void cpli_past_destroy(gqa_past *past)
+{
+    if (past == NULL)
+        return;
+    cpli_carrier_destroy(&past->queries);
+    cpli_carrier_destroy(&past->o);
+    cpli_carrier_destroy(&past->lse);
+    cpli_free(past->segments);
+    cpli_free(past->all.runs);
+    cpli_free(past->all.n_local_of);
+    cpli_free(past->all.first);
+    cpli_free(past->all.slots);
+    cpli_free(past->all.spans);
+    cpli_free(past);
+}
+
+/* ---- forward ---- */
+
+static cpl_status bring_queries(cpli_core *core, bool traced)
+{
+    gqa_past *past = core->past;
+    cpl_tensor *queries = past->inner.q;
+    const cpl_layer *layer = core->layer;
+    if (traced)
+        CPL_TRY(cpl_tensor_mark_like(core->q, core->kv));
+    CPL_TRY(cpli_carrier_start(&past->queries, core->q, queries, traced));
+    CPL_TRY(cpli_carrier_finish(&past->queries));
+    if (traced && queries->trace != NULL)
+        cpli_trace_runs(queries, past->all.runs, past->all.n_spans,
+                        layer->place->rank, layer->name);
+    return CPL_OK;
+}
+
+/* Whether some of the queries, from position `at` on, see some of the keys. */
+static bool sees_some(const cpli_core *core, int64_t at, int64_t n_queries,
+                      const cpli_kv_run *keys)
+{
+    return keys->position < at + n_queries &&
+           (core->window == 0 ||
+            keys->position + keys->length + core->window > at + 1);
+}
+
+/* Visits all runs of keys of every span of queries; blocks go on from each
+ * other, in as many calls as it takes. */
+static void attend(cpli_core *core)
+{
+    gqa_past *past = core->past;
+    const cpl_kv_cache *cache = core->layer->cache;
+    const cpl_kernels *kernels = core->layer->kernels;
+    cpl_attention attention =
+        cpli_core_attention(&past->inner, cache->rows, past->workspace);
+    attention.blocks = past->blocks;
+    kernels->attention(&attention); /* no block: o = 0, lse = -inf */
+    attention.accumulate = true;
+    for (int64_t i = 0; i < past->all.n_spans; i++) {
+        const cpl_span *span = &past->all.spans[i];
+        const cpli_kv_run *runs = cpli_kv_runs(cache, span->sequence);
+        int64_t at = cache->seen[span->sequence] + span->offset;
+        for (int64_t j = 0; j < cache->n_runs[span->sequence]; j++) {
+            if (!sees_some(core, at, span->length, &runs[j]))
+                continue;
+            if (attention.n_blocks == MAX_BLOCKS) {
+                kernels->attention(&attention);
+                attention.n_blocks = 0;
+            }
+            past->blocks[attention.n_blocks++] =
+                (cpl_attention_block){.q_slot = span->slot,
+                                      .n_queries = span->length,
+                                      .kv_slot = runs[j].slot,
+                                      .n_keys = runs[j].length,
+                                      .n_before = at - runs[j].position};
+        }
+    }
+    kernels->attention(&attention);
+}
+
+/* What came home must stand where it came from, rank by rank. */
+static void check_home(const cpli_core *core)
+{
+    const cpl_place *place = core->layer->place;
+    const gqa_past *past = core->past;
+    const all_rows *all = &past->all;
+    cpl_tensor part = *past->o_parts;
+    if (part.trace == NULL)
+        return;
+    for (int r = 0; r < n_ranks_of(place); r++)
+        for (int64_t i = all->first[place->rank];
+             i < all->first[place->rank + 1]; i++) {
+            part.trace =
+                past->o_parts->trace + r * place->n_rows + all->slots[i];
+            part.shape[0] = all->spans[i].length;
+            cpli_trace_runs(&part, &all->runs[i], 1, place->rank,
+                            core->layer->name);
+        }
+}
+
+static cpl_status bring_home(cpli_core *core, bool traced)
+{
+    gqa_past *past = core->past;
+    if (traced && past->inner.q->trace != NULL)
+        CPL_TRY(cpl_tensor_mark_like(past->inner.o, past->inner.q));
+    CPL_TRY(cpli_carrier_start(&past->o, past->inner.o, past->o_parts, traced));
+    CPL_TRY(cpli_carrier_finish(&past->o));
+    CPL_TRY(cpli_carrier_start(&past->lse, past->inner.lse, past->lse_parts,
+                               false));
+    CPL_TRY(cpli_carrier_finish(&past->lse));
+    if (traced)
+        check_home(core);
+    return CPL_OK;
+}
+
+static void merge_part(const cpli_core *core, const cpl_span *span, int rank)
+{
+    const cpl_layer *layer = core->layer;
+    const gqa_past *past = core->past;
+    int64_t width = core->heads * core->value_dim;
+    int64_t there = rank * core->n_rows + span->slot;
+    layer->kernels->merge(&(cpl_merge){
+        .o = cpli_at(layer, core->o->data, span->slot * width),
+        .lse = cpli_at(layer, core->lse->data, span->slot * core->heads),
+        .o_b = cpli_at(layer, past->o_parts->data, there * width),
+        .lse_b = cpli_at(layer, past->lse_parts->data, there * core->heads),
+        .n_rows = span->length,
+        .heads = core->heads,
+        .width = core->value_dim});
+}
+
+cpl_status cpli_past_forward(cpli_core *core)
+{
+    const cpl_place *place = core->layer->place;
+    bool traced = core->kv->trace != NULL;
+    int first = cpl_faults_here()->drop_partial != 0 ? 1 : 0;
+    CPL_TRY(bring_queries(core, traced));
+    attend(core);
+    CPL_TRY(bring_home(core, traced));
+    cpl_tensor_fill(core->o, 0);
+    cpl_tensor_fill(core->lse, -INFINITY);
+    for (int64_t i = 0; i < place->n_spans; i++)
+        for (int rank = first; rank < n_ranks_of(place); rank++)
+            merge_part(core, &place->spans[i], rank);
+    return CPL_OK;
+}
