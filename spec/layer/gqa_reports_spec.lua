@@ -71,7 +71,7 @@ describe("real lengths in padded ones", function()
         end
     end)
 
-    it("[report 65] halves of a rank that are all padding give nothing, whatever is there",
+    it("[report 65] halves of a rank that are all padding give nothing",
         function()
             local stream = { lengths = { 12, 8, 8, 12, 8, 12 }, real = { 9, 8, 8, 3, 8, 12 } }
             local pads = interval(interval({}, 9, 11), 31, 39)

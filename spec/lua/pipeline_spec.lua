@@ -112,7 +112,7 @@ describe("the layout in which hidden states arrive at a stage", function()
         end)
     end
 
-    it("is what the stage before works out for its end", function()
+    it("T-40: is what the stage before works out for its end", function()
         local list = wants "G*-GG-*E"
         for first = 1, #list do
             local last -- of the layers that run before
@@ -130,7 +130,7 @@ describe("the layout in which hidden states arrive at a stage", function()
             "pipeline.entry_layout: first must be an integer in 0 .. 4 (got 5)")
     end)
 
-    it("is that of the homes before it in an assignment, or as given", function()
+    it("T-39: is that of the homes before it in an assignment, or as given", function()
         local of = { entry = "mirror", exit = "zigzag", layers = { { live = "zigzag" },
             { live = "zigzag" }, { live = "contiguous" }, { live = "contiguous" } } }
         local model = { layers = function() return schedule(4):with_modes {

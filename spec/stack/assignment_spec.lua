@@ -146,7 +146,7 @@ describe("the losses of tokens", function()
     end
 
     -- Exit and entry differ; a mask that is laid out as the batch was picks the same tokens.
-    it("come back to where the batch is: the same for each position as on one rank", function()
+    it("T-43: come back to where the batch is: for each position that of one rank", function()
         local of = between("zigzag", "contiguous", lives("mirror", "contiguous"))
         for _, stream in ipairs { { lengths = { 24, 8 }, real = { 21, 3 } },
             { seqlen = 16, batch = 2 } } do
@@ -179,7 +179,7 @@ end)
 describe("the residual stream", function()
     local STREAM = { lengths = { 32, 16 }, real = { 30, 13 } }
 
-    it("is converted once where homes differ: 4 times for z z c c z between c and c", function()
+    it("T-46: is converted once where homes differ: 4 times in z z c c z between two c", function()
         local z, c = "zigzag", "contiguous"
         local fields = model({ entry = c, exit = c, layers = lives(z, z, c, c, z) },
             { pattern = "**GG*" })

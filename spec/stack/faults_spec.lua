@@ -62,7 +62,7 @@ describe("planted faults", function()
         assert.is_true(m.parity_fwd < 1e-9)
     end)
 
-    it("T-23: one back-conversion skipped: the trace names the layer [report 47]", function()
+    it("[report 47] T-23: one back-conversion skipped: the trace names the layer", function()
         local m, result = step("zigzag", { skip_back = { layer = 1 } })
         assert.is_true(m.wrong_rows > 0)
         assert.truthy(trace_check(result):match "^trace: layers%.1%.gdn %(output%), rank %d+, slot")

@@ -64,7 +64,7 @@ describe("pipeline stages, one after the other,", function()
         end)
     end
 
-    it("and under an assignment, however they are cut", function()
+    it("T-38: and under an assignment, however they are cut", function()
         local steps = { {} }
         for i, cut in ipairs(CUTS) do steps[i + 1] = { pipeline = cut } end
         local all = { run(model(mixed()), 4, 1, steps) }
@@ -113,7 +113,7 @@ describe("pipeline stages, one after the other,", function()
     end)
 
     -- Stages of two microbatches in turn: 1F1B for two stages and two microbatches.
-    it("may be interleaved with those of another microbatch", function()
+    it("T-27: may be interleaved with those of another microbatch", function()
         local losses = ranks.run(2, function(comm, p)
             local cplab, stacks = require "cplab", require "cplab.stack"
             local fields = p.fields
@@ -174,7 +174,7 @@ describe("a pipeline stage", function()
 
     local CUT = { pipeline = { stages = { 2, 3, 1 } } }
 
-    it("says which layout it expects and which arrived, where the two differ", function()
+    it("T-37: says which layout it expects and which arrived, where the two differ", function()
         local text = message({ CUT }, { stage_exit = { stage = 1, layout = "contiguous" } })
         assert.matches("pipeline: stage 1 (layers 2-4) expects hidden states in zigzag, but they "
             .. "arrived in contiguous", text, 1, true)

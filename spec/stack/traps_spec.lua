@@ -37,7 +37,7 @@ local function on_ranks(cp, p)
         end
         stack:step {}
         local all = list_of(stack.logits)
-        for slot, position in ipairs(stack.layouts.live:positions(comm:rank())) do
+        for slot, position in ipairs(stack.exit:positions(comm:rank())) do
             result[position] = { unpack(all, (slot - 1) * 17 + 1, slot * 17) }
         end
         return result

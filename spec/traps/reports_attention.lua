@@ -24,8 +24,7 @@ return {
     { id = 65, source = "TransformerEngine #2186",
         about = "halves of a rank that are all padding: wild gradients, NaN",
         spec = "spec/layer/gqa_reports_spec.lua",
-        name = "[report 65] halves of a rank that are all padding give nothing, whatever is "
-            .. "there" },
+        name = "[report 65] halves of a rank that are all padding give nothing" },
     { id = 66, source = "TransformerEngine #1557",
         about = "wrong gradients of the ring",
         spec = "spec/layer/gqa_traps_spec.lua",

@@ -151,7 +151,7 @@ return {
         name = "[report 46] gives the same bits whatever the layout",
         about = "headwise GDN was given the rows of another layout" },
     { id = 47, source = "MEG#6387", spec = "spec/stack/faults_spec.lua",
-        name = "T-23: one back-conversion skipped: the trace names the layer [report 47]",
+        name = "[report 47] T-23: one back-conversion skipped: the trace names the layer",
         about = "an early return of a converting layer leaves its rows in the other layout" },
     { id = 48, source = "ISEEKYAN/Megatron-LM#111, #107", spec = LAYER, name = PACKED,
         about = "packed and unequal sequences were permuted; one dense sequence had been tested" },
