@@ -185,10 +185,9 @@ local function check(who, config, set, level)
     local list = {}
     for _, rule in ipairs(set.rules) do
         local kept = rule.test(config)
-        if kept ~= true then
-            for _, pair in ipairs(kept or { rule.settings }) do
-                list[#list + 1] = violation(rule, config, pair)
-            end
+        local pairs_broken = type(kept) == "table" and kept or not kept and { rule.settings } or {}
+        for _, pair in ipairs(pairs_broken) do
+            list[#list + 1] = violation(rule, config, pair)
         end
     end
     return list
