@@ -22,7 +22,7 @@
 typedef struct chunk {
     int64_t n, slot, head;
     real *qk;         /* [2n, K]: q above k */
-    real *decay;      /* [n, n] */
+    real *decay;      /* [n, n]; only up to the diagonal */
     real *keys_met;   /* [n, n] */
     real *coupling;   /* [n, n]; only below the diagonal */
     real *weights;    /* [n, n] */

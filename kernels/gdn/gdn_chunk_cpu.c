@@ -49,8 +49,6 @@ static void load_decay(const cpl_gdn *p, const chunk *c)
         }
         exponent[i] = 0;
         row[i] = 1;
-        for (int64_t j = i + 1; j < n; j++)
-            row[j] = 0;
     }
 }
 
