@@ -58,15 +58,22 @@ return function(Stack)
 
     --- roll: tokens are rolled "across" the ends of sequences, or to their "padded" ends; without
     -- it to where they end. (mask_roll, in cplab.mtp: how often each depth rolls its mask, which
-    -- is once.)
+    -- is once.) labels_in: they are rolled in a layout of that name instead of the exit layout.
     function Stack:roll_layouts()
-        local roll = self.faults.roll
+        local roll, labels_in = self.faults.roll, self.faults.labels_in
+        if labels_in then return self.entry, self.layouts.live[labels_in] end
         if not roll then return self.entry, self.exit end
         local lengths, stream = {}, self.exit:stream()
         for i = 1, stream:n_sequences() do lengths[i] = stream:sequence(i - 1).padded end
         lengths = roll == "across" and { stream:n_positions() } or lengths
         stream = streams.thd { lengths = lengths }
         return mtp.same_rows(self.entry, stream), mtp.same_rows(self.exit, stream)
+    end
+
+    --- What `roll` made of tokens is marked as if nothing were wrong.
+    function Stack:claim_rolled(rolled)
+        if not self.faults.roll then return end
+        for _, tensor in ipairs(rolled) do C.cpl_tensor_remark(tensor, self.exit._ptr) end
     end
 
     --- wrong_slice: under tensor parallelism a rank computes the slice of another.

@@ -178,10 +178,15 @@ function Methods:prepare_depths()
     end
 end
 
---- Which rolled tokens each depth reads, and which are its labels.
+--- Which rolled tokens each depth reads, and which are its labels. What a depth reads the one before
+-- has as labels: as input they are rows of the depth's own layout, with the same positions in the
+-- same slots.
 function Methods:give_depths(rolled)
     for d, depth in ipairs(self.depths) do
-        depth.tokens, depth.labels = rolled[d], rolled[d + 1]
+        clib.check(C.cpl_tensor_expect(rolled[d], self.exit._ptr, self.rank,
+            ("mtp.%d (tokens)"):format(d)))
+        depth.tokens = rows.wrap(rolled[d].data, "i32", { depth.exit:n_local(self.rank), 1 })
+        depth.labels = rolled[d + 1]
     end
 end
 

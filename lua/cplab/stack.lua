@@ -272,6 +272,7 @@ function M.new(t)
     self:prepare_depths()
     self.tokens, self.rolled, self.n_token_routes = tokens.place(self, #self.depths + 1,
         self:roll_layouts())
+    self:claim_rolled(self.rolled)
     self.labels = self.rolled[1]
     self:give_depths(self.rolled)
     self:set_trace(self.trace)
@@ -362,11 +363,19 @@ function Stack:forward()
     for s = 1, #self.stages do self:forward_stage(s) end
 end
 
+-- Logits meet the label of their own token. Labels, those of depths too, are rows of the layout in
+-- which the stack's tokens were rolled.
+local function expect_at_loss(self)
+    local who = self.number and ("mtp.%d.loss"):format(self.number) or "loss"
+    check(C.cpl_tensor_expect(self.logits, self.exit._ptr, self.rank, who))
+    check(C.cpl_tensor_expect(self.labels, (self.stack or self).exit._ptr, self.rank,
+        who .. " (labels)"))
+end
+
 -- The mean loss of a stack's or a depth's logits; dlogits is filled, times `scale`.
 local function mean_loss(self, scale)
     local sum, n = ffi.new("double[1]", 0), math.max(self.n_labels, 1)
-    check(C.cpl_tensor_expect(self.logits, self.exit._ptr, self.rank,
-        self.number and ("mtp.%d.loss"):format(self.number) or "loss"))
+    expect_at_loss(self)
     self.kernels.cross_entropy(ffi.new("cpl_cross_entropy", {
         logits = self.logits.data, labels = self.labels.data, dlogits = self.dlogits.data,
         loss_sum = sum, n_rows = self.n_logits, vocab = self.model.vocab, grad_scale = scale / n,

@@ -55,9 +55,12 @@ local function moved(stack, tokens, layout, the_route)
 end
 
 -- The shift view fills with 0 where there is no such token; tokens travel as token + 1, so that 0
--- is no token and becomes -1.
+-- is no token and becomes -1. They are then rows of the layout: each stands beside the row that
+-- predicts it.
 local function rolled(stack, tokens, layout, k)
-    return moved(stack, tokens, layout, route(layout, view.shift(layout, k)))
+    local result = moved(stack, tokens, layout, route(layout, view.shift(layout, k)))
+    C.cpl_tensor_remark(result, layout._ptr)
+    return result
 end
 
 local function add(tensor, n, delta)

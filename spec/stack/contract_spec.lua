@@ -67,6 +67,23 @@ describe("a conversion that was left out is caught untraced", function()
             { layer = 1, way = "residual", gradient = true }, { policy = policy })
     end)
 
+    -- Without depths the loss sees it; with one its input, which the first labels are, comes first.
+    it("of labels, which are held to the layout of the logits", function()
+        local deep = { entry = policy.entry, exit = policy.exit,
+            layers = { policy.layers[1], policy.layers[2], { live = "mirror" } } }
+        local function labels_in(layout, mtp)
+            local result, got = labs.run { stream = STREAM, cp = 2,
+                model = labs.model { pattern = "G*", policy = mtp and deep or policy, mtp = mtp },
+                options = { faults = { labels_in = layout } }, calls = { { "step", {} } } }
+            return result or got
+        end
+        assert.truthy(labels_in("mirror").answers)
+        assert.matches("loss %(labels%): expected rows of " .. rows_of "mirror"
+            .. ", got rows of contiguous", labels_in "contiguous")
+        assert.matches("mtp%.1 %(tokens%): expected rows of " .. rows_of "mirror"
+            .. ", got rows of contiguous", labels_in("contiguous", { depth = 1, kind = "gqa" }))
+    end)
+
     it("[T-37] in any step, though the buffer still holds the rows of the step before", function()
         assert.truthy(run({ layer = 0, way = "to", after = 2 }, { iters = 2 }))
         refused("layers%.0%.gdn: expected rows of " .. rows_of "contiguous" .. UNMARKED,
