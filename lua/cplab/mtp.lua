@@ -178,9 +178,9 @@ function Methods:prepare_depths()
     end
 end
 
---- Which rolled tokens each depth reads, and which are its labels. What a depth reads the one before
--- has as labels: as input they are rows of the depth's own layout, with the same positions in the
--- same slots.
+--- Which rolled tokens each depth reads, and which are its labels. What a depth reads the one
+-- before has as labels: as input they are rows of the depth's own layout, with the same positions
+-- in the same slots.
 function Methods:give_depths(rolled)
     for d, depth in ipairs(self.depths) do
         clib.check(C.cpl_tensor_expect(rolled[d], self.exit._ptr, self.rank,

@@ -5,6 +5,7 @@ local assignments = require "cplab.assignment"
 local layers = require "cplab.layers"
 local schedules = require "cplab.schedule"
 local routes = require "cplab.route"
+local rules = require "cplab.rules"
 local view = require "cplab.view"
 local C = clib.C
 
@@ -140,6 +141,19 @@ local function add_notes(lines, model)
     return lines
 end
 
+-- Which rules of the reference system the case breaks, if any.
+local function add_refusals(lines, case)
+    local words = {}
+    local config = rules.config(case.model, { cp = case.group.cp, tp = case.group.tp,
+        stream = case.stream })
+    for i, broken in ipairs(rules.check(config, "megatron")) do
+        words[i] = ("%s (%s)"):format(broken.rule, broken.sides)
+    end
+    lines[#lines + 1] = #words > 0 and "note         the reference (Megatron-LM) would refuse: "
+        .. table.concat(words, ", ") or nil
+    return lines
+end
+
 -- A line about the steps of one kind.
 local function moves(name, case, op)
     local n, rows, messages = count(case, op)
@@ -200,7 +214,7 @@ function M.lines(stream, model, cp, tp)
             .. (", tp %d"):format(case.group.tp)
     end
     add_reports(lines, case)
-    return add_notes(lines, model)
+    return add_refusals(add_notes(lines, model), case)
 end
 
 return M

@@ -171,11 +171,11 @@ end
 
 local function violation(rule, config, pair)
     local a, b = pair[1], pair[2]
+    local sides = ("%s = %s, %s = %s"):format(a, show(config[a]), b, show(config[b]))
     return {
         rule = rule.name, settings = { a, b }, source = rule.source,
-        values = { [a] = config[a], [b] = config[b] },
-        message = ("%s: %s (%s = %s, %s = %s)"):format(rule.name, rule.message, a,
-            show(config[a]), b, show(config[b])),
+        values = { [a] = config[a], [b] = config[b] }, sides = sides,
+        message = ("%s: %s (%s)"):format(rule.name, rule.message, sides),
     }
 end
 
@@ -197,8 +197,8 @@ end
 -- none.
 -- @tparam table config settings by name
 -- @param set a rule set or its name; "cplab" by default
--- @treturn table a list of { rule =, message = (with both settings and their values), settings =
--- { a, b }, values = by setting, source = }
+-- @treturn table a list of { rule =, message = (with `sides`), sides = (both settings and their
+-- values), settings = { a, b }, values = by setting, source = }
 -- @raise an unknown setting (with the nearest), a value of a wrong type, an unknown set
 function M.check(config, set)
     return (check("rules.check", config, set, 2))

@@ -330,6 +330,21 @@ describe("rules.config", function()
             "gdn", { "gdn", cp_mode = "headwise" } } })
     end)
 
+    it("is asked by show, which says what the reference would refuse, or nothing", function()
+        local outline = require "cplab.outline"
+        local stream = cplab.stream.thd { lengths = { 16 } }
+        local function shown(changes, tp)
+            local text = table.concat(outline.lines(stream, model(changes), 2, tp), "\n")
+            return text:match "\nnote +the reference %(Megatron%-LM%) would refuse: ([^\n]+)"
+        end
+        assert.is_nil(shown())
+        assert.equal('V1 (cp_partition_mode = "mirror", context_parallel_size = 2)',
+            shown { policy = "mirror" })
+        assert.equal('V1 (cp_partition_mode = "native", context_parallel_size = 2), V10 '
+            .. "(linear_num_key_heads = 2, tensor_model_parallel_size = 4)",
+            shown({ policy = "native" }, 4))
+    end)
+
     it("breaks none of our own rules where the stack runs", function()
         for _, policy in ipairs { "zigzag", "contiguous", "mirror", "balanced", "native" } do
             assert.same({}, rules.check(rules.config(model { policy = policy },
