@@ -303,7 +303,7 @@ describe("what stands beside the rows", function()
         end)
     end)
 
-    it("[T-26] a mask that does not fit is refused before anything is changed", function()
+    it("[T-26, T-89] a mask that does not fit is refused before anything is changed", function()
         holds({ 2 }, function(comm)
             local support, cplab = require "spec.support.boundary_lab", require "cplab"
             local lab = support.lab(comm)
@@ -313,9 +313,11 @@ describe("what stands beside the rows", function()
             end
             local short = refusal { masks = cplab.tensor.zeros { 12, 12 } }
             local flat = refusal { bias = cplab.tensor.zeros { 12 } }
+            local sentinel = refusal { masks = cplab.tensor.zeros { 1 } }
             local rows = refusal { masks = { heads = cplab.tensor.zeros { 24, 24 } } }
             return short:find "masks is %[12, 12%] f64: its last axis must be all 24 keys of contig"
                 and flat:find "bias is %[12%] f64: its last axis must be all 24 keys"
+                and sentinel:find "masks has 1 rows, but rank %d has 12 in contiguous"
                 and rows:find "masks%.heads has 24 rows, but rank %d has 12 in contiguous"
                 and lab.plans.plans_built == 0 and support.holds(lab, x, "contiguous") or short
         end)
@@ -492,7 +494,7 @@ describe("what the inside looks at", function()
 end)
 
 describe("misuse of a boundary", function()
-    it("[T-34] is refused with the nearest name", function()
+    it("is refused with the nearest name", function()
         holds({ 1 }, function(comm)
             local support, cplab = require "spec.support.boundary_lab", require "cplab"
             local lab = support.lab(comm)

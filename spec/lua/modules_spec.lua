@@ -27,6 +27,21 @@ local function load_alone(...)
     return C.cpl_host_failed_rank(run) >= 0 and ffi.string(C.cpl_host_message(run)) or nil
 end
 
+local PARTS = { "stream", "layout", "view", "route", "tensor", "op", "model", "schedule", "policy",
+    "assignment", "pipeline", "rules", "exchange", "experiment", "corpus", "packs", "lab",
+    "boundary", "contract", "cluster", "cost" }
+
+describe("the parts of cplab", function()
+    it("[T-38] are there by name, and a wrong name says which one was meant", function()
+        local cplab = require "cplab"
+        for _, part in ipairs(PARTS) do
+            assert.equal(require("cplab." .. part), cplab[part])
+        end
+        assert.has_error(function() return cplab.boundry end,
+            'cplab: unknown name "boundry"; did you mean "boundary"?')
+    end)
+end)
+
 describe("every module", function()
     it("T-50: can be the first that is loaded", function()
         local modules = modules_of("lua/cplab", "cplab", {})

@@ -1,16 +1,17 @@
 --- Lists of what went wrong elsewhere: each entry names the spec here that would see it, or says
 -- why there is none.
 --
--- An entry is { id =, source =, about =, spec = file, name = words of its `it` }, or { id =,
--- source =, about =, reason = one sentence }. An id is a number (a bug report) or a word ("20b",
--- "T-29").
+-- An entry is { id =, source =, about =, spec = file, name = words of its `it` }, perhaps with
+-- also = a list of more { spec =, name = }, or { id =, source =, about =, reason = one sentence }.
+-- An id is a number (a bug report) or a word ("20b", "T-29").
 local lfs = require "lfs"
 
 local environment = require "cplab.environment"
 
 local M = {}
 
-local FIELDS = { id = true, source = true, about = true, spec = true, name = true, reason = true }
+local FIELDS = { id = true, source = true, about = true, spec = true, name = true, also = true,
+    reason = true }
 
 --- The text of a file of the repository, or nil.
 function M.read(path)
@@ -68,6 +69,13 @@ function M.names(text)
     return found
 end
 
+--- The specs that an entry names: a list of { spec =, name = }.
+function M.places(entry)
+    local list = { entry.spec and entry or nil }
+    for _, place in ipairs(entry.also or {}) do list[#list + 1] = place end
+    return list
+end
+
 local function is_text(x) return type(x) == "string" and x:find "%S" ~= nil end
 
 -- What is wrong with the words of an entry itself.
@@ -81,25 +89,37 @@ local function wrong_fields(entry)
     if has_spec == (entry.reason ~= nil) then
         return "must have either spec and name or a reason"
     end
-    if has_spec and not (is_text(entry.spec) and is_text(entry.name)) then
-        return "must have both spec and name"
+    for _, place in ipairs(has_spec and M.places(entry) or {}) do
+        if not (is_text(place.spec) and is_text(place.name)) then
+            return "must have both spec and name"
+        end
     end
+    if entry.also and not (has_spec and #entry.also > 0) then return "has an empty also" end
     if not has_spec and not is_text(entry.reason) then return "has an empty reason" end
     return nil
 end
 
--- What is wrong with the spec that an entry names.
-local function wrong_spec(entry, read)
-    local text = read(entry.spec)
-    if not text then return "names a file that is not there: " .. entry.spec end
-    local describes = M.names("\n" .. text)[entry.name]
+-- What is wrong with a spec that an entry names.
+local function wrong_spec(id, place, read)
+    local text = read(place.spec)
+    if not text then return "names a file that is not there: " .. place.spec end
+    local describes = M.names("\n" .. text)[place.name]
     if not describes then
-        return ('names an it that %s does not have: "%s"'):format(entry.spec, entry.name)
+        return ('names an it that %s does not have: "%s"'):format(place.spec, place.name)
     end
-    if not is_tagged(entry.name, entry.id) and not is_tagged(describes, entry.id) then
-        return ('is not told by the name of its it: "%s"'):format(entry.name)
+    if not is_tagged(place.name, id) and not is_tagged(describes, id) then
+        return ('is not told by the name of its it: "%s"'):format(place.name)
     end
     return nil
+end
+
+-- What is wrong with an entry.
+local function wrong_entry(entry, read)
+    local text = wrong_fields(entry)
+    for _, place in ipairs(not text and M.places(entry) or {}) do
+        text = text or wrong_spec(entry.id, place, read)
+    end
+    return text
 end
 
 --- What is wrong with a list, a line each; empty where nothing is.
@@ -115,7 +135,7 @@ function M.wrong(expected, entries, read)
         local id = entry.id
         times[id] = (times[id] or 0) + 1
         if not is_expected[id] then add(id, "is not expected") end
-        local text = wrong_fields(entry) or entry.spec and wrong_spec(entry, read or M.read)
+        local text = wrong_entry(entry, read or M.read)
         if text then add(id, text) end
     end
     for _, id in ipairs(expected) do

@@ -82,6 +82,18 @@ it("alone", function() end)
             wrong({ "T-3" }, entry("T-3", "T-29, T-31: rolls")))
     end)
 
+    it("takes more than one spec, and sees what is wrong with each", function()
+        local function also(...) return wrong({ 3 }, entry(3, "holds", { also = { ... } })) end
+        local other = { spec = "a_spec.lua", name = "[reports 1, 20b] counts" }
+        assert.same({}, also(other, { spec = "a_spec.lua", name = "holds" }))
+        assert.same({ '3 names an it that a_spec.lua does not have: "hold"' },
+            also(other, { spec = "a_spec.lua", name = "hold" }))
+        assert.same({ '3 is not told by the name of its it: "alone"' },
+            also { spec = "a_spec.lua", name = "alone" })
+        assert.same({ "3 must have both spec and name" }, also { spec = "a_spec.lua" })
+        assert.same({ "3 has an empty also" }, also())
+    end)
+
     it("sees an entry that says too little, too much or nothing", function()
         local function one(changes) return wrong({ 3 }, entry(3, "holds", changes))[1] end
         assert.equal("3 has no source", one { source = false })
