@@ -2,6 +2,7 @@
 -- Under the host program its symbols are already there; under a plain LuaJIT
 -- the library is loaded from CPLAB_BUILD (the folder of the build).
 -- @module clib
+local blame = require "blame"
 local ffi = require "ffi"
 
 ffi.cdef(require "cplab_cdef")
@@ -20,12 +21,13 @@ end
 M.C = load_library()
 local C = M.C
 
---- Raises the thread's last error at the caller's line unless the status is OK.
+--- Raises the thread's last error at the caller's line unless the status is OK; from there on at
+-- the innermost line that is not ours.
 -- @param status a cpl_status
 -- @tparam ?number level as in error(): 1 is the function that calls check
 function M.check(status, level)
     if status ~= C.CPL_OK then
-        error(ffi.string(C.cpl_last_error()), (level or 1) + 1)
+        error(ffi.string(C.cpl_last_error()), blame((level or 1) + 1))
     end
 end
 

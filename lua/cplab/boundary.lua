@@ -62,7 +62,7 @@ local function assumed(lab, own, who, level)
             .. "and the lab has no model"):format(who), level + 1)
     end
     local assignment = lab.model:assignment(lab.stream, { cp = lab.cp, tp = lab.tp })
-    return own:layout(assignment.entry, who, level + 1)
+    return (own:layout(assignment.entry, who, level + 1))
 end
 
 -- The one that the tensors are marked with, or nil.
@@ -208,10 +208,11 @@ end
 -- What a call is about; nothing is checked yet but what it asks for.
 local function open(lab, tensors, target, options, who, level)
     level = level + 1
+    args.value(who, "lab", lab, "table", level)
     options = options_of(who, options, level)
     local own = plans.of(lab)
     local function layout(name_or_layout)
-        return own:layout(name_or_layout, who, level + 1)
+        return (own:layout(name_or_layout, who, level + 1))
     end
     local self = { lab = lab, own = own, who = who, columns = options.columns or "ranks",
         strict = options.strict, tensors = tensors, side = {} }

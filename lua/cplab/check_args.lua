@@ -1,13 +1,16 @@
 --- Checks of arguments that blame the caller.
 -- A wrong name gets the nearest right one, a wrong value is shown. Every `level` is as in
--- error(): 1 is the function that calls the check, 2 (the default) its caller. A tail call leaves
--- no level behind, so functions that hand a level on write `return (f(x, level + 1))`.
+-- error(): 1 is the function that calls the check, 2 (the default) its caller; from there on the
+-- innermost line that is not ours is blamed. A tail call leaves no level behind, so functions that
+-- hand a level on write `return (f(x, level + 1))`.
 --
 -- Types are "any", "boolean", "string", "number" (not NaN), "integer", "table", "list" (a table
 -- with the keys 1 .. n alone), "function"; with alternatives "string|table"; with a "?" at the end
 -- for what may be nil.
 -- @module cplab.check_args
 -- @usage args.fields("model", t, { hidden = "integer", seed = "integer?" }, 2)
+local blame = require "blame"
+
 local M = {}
 
 -- Integers beyond this are not exact in a Lua number.
@@ -107,7 +110,7 @@ end
 -- @tparam ?number level
 function M.unknown(who, what, name, list, level)
     error(("%s: unknown %s %s%s"):format(who, what, M.show(name), M.suggestion(name, list)),
-        (level or 2) + 1)
+        blame((level or 2) + 1))
 end
 
 local function fits(value, wanted)
@@ -140,7 +143,7 @@ end
 function M.value(who, name, value, wanted, level)
     if fits(value, wanted) then return value end
     error(("%s: %s must be %s (got %s)"):format(who, name, in_words(wanted), M.show(value)),
-        (level or 2) + 1)
+        blame((level or 2) + 1))
 end
 
 --- Checks an integer and its bounds, both of which may be nil.
@@ -159,7 +162,7 @@ function M.integer(who, name, value, low, high, level)
         bounds = (" <= %.0f"):format(high)
     end
     error(("%s: %s must be an integer%s (got %s)"):format(who, name, bounds, M.show(value)),
-        (level or 2) + 1)
+        blame((level or 2) + 1))
 end
 
 --- Checks that a value is one of a list of names.
@@ -199,13 +202,14 @@ end
 function M.fields(who, t, types, level)
     level = level or 2
     if type(t) ~= "table" then
-        error(("%s: takes a table of named fields (got %s)"):format(who, M.show(t)), level + 1)
+        error(("%s: takes a table of named fields (got %s)"):format(who, M.show(t)),
+            blame(level + 1))
     end
     local names = sorted_names(types)
     check_no_other(who, t, types, names, level + 1)
     for _, name in ipairs(names) do
         if t[name] == nil and types[name]:sub(-1) ~= "?" then
-            error(("%s: field \"%s\" is missing"):format(who, name), level + 1)
+            error(("%s: field \"%s\" is missing"):format(who, name), blame(level + 1))
         end
         M.value(who, name, t[name], types[name], level + 1)
     end

@@ -102,7 +102,7 @@ local function check_entry(who, path, entry, rule, level)
     if type(entry.source) ~= "string" or entry.source == "" then
         error(("%s: %s has no source"):format(who, path), level + 1)
     end
-    return check_value(who, path, entry[1], rule, level + 1)
+    return (check_value(who, path, entry[1], rule, level + 1))
 end
 
 -- Checks a table against a shape: visits leaves by name, and refuses what is missing or unknown.

@@ -11,6 +11,7 @@ local args = require "cplab.check_args"
 local clib = require "clib"
 local decode = require "cplab.decode"
 local decoders = require "cplab.decoder"
+local experiments = require "cplab.experiment"
 local measure = require "cplab.measure"
 local metrics = require "cplab.metrics"
 local models = require "cplab.model"
@@ -20,6 +21,7 @@ local pipeline = require "cplab.pipeline"
 local plans = require "cplab.plans"
 local references = require "cplab.reference"
 local steps = require "cplab.steps"
+local tensors = require "cplab.tensor"
 local C, ffi = clib.C, clib.ffi
 
 local Lab = {}
@@ -39,7 +41,7 @@ local CONVERT = { method = "string?" }
 
 local function model_of(self)
     local f = self.experiment.model
-    local model = f and f(self.case)
+    local model = f and experiments.call(f, self.case)
     if not models.is(model) then
         error("lab: model(case) must return a cplab.model", 0)
     end
@@ -209,7 +211,7 @@ end
 -- that of each depth, `mtp_loss` is their mean, and `total_loss` = loss + loss_scale * mtp_loss is
 -- what is differentiated (beside `aux_loss`).
 function Lab:step(options)
-    options = merge({}, options or {})
+    options = merge({}, args.value("lab:step", "options", options, "table?", 2) or {})
     local settings = check_options("step", options, STEP)
     if options.recompute then
         args.one_of("lab:step", "recompute", options.recompute, { "layer" }, 2)
@@ -271,7 +273,7 @@ end
 -- @tparam table options capacity: tokens that a sequence may have in all, a number or one for each
 function Lab:decoder(options)
     need(self, "decoder", 2)
-    return decoders.new(self, options or {}, 2)
+    return (decoders.new(self, options or {}, 2))
 end
 
 -- ---- checks, records, tensors --------------------------------------------------------
@@ -311,6 +313,13 @@ function Lab:record(t)
     self.records[#self.records + 1] = t
 end
 
+local function need_tensor(who, tensor)
+    if not tensors.is_tensor(tensor) then
+        error(("lab:%s: the first argument must be a tensor (got %s)"):format(who,
+            args.show(tensor)), 3)
+    end
+end
+
 --- Collective. A new tensor with the rows of `to`, from one with those of `from`. A row is what
 -- belongs to one position: of a batch all columns, as in a tensor [rows, batch, hidden]. Where a
 -- rank's rows lie column by column, give `layout:columns()` on both sides. Routes and plans are
@@ -320,6 +329,7 @@ end
 -- @param to likewise
 -- @tparam ?table options method: a name of cplab.exchange.methods(), or "auto"
 function Lab:convert(tensor, from, to, options)
+    need_tensor("convert", tensor)
     args.fields("lab:convert", options or {}, CONVERT, 2)
     local own = plans.of(self)
     return (own:convert(tensor, own:layout(from, "lab:convert", 2), own:layout(to, "lab:convert",
@@ -332,6 +342,7 @@ end
 -- @param layout whose rows they are, or its name; default: where the model lives
 -- (under an assignment: the exit layout)
 function Lab:gather(tensor, layout)
+    need_tensor("gather", tensor)
     local of = layout and plans.of(self):layout(layout, "lab:gather", 2)
         or need_stack(self, "gather").exit:positions_layout()
     local shape, src = tensor:shape(), tensor._ptr
@@ -352,7 +363,7 @@ function Lab:gather(tensor, layout)
     end
     clib.check(C.cpl_comm_gather(self.comm, mine, most * row_bytes, all), 2)
     shape[1] = total
-    local result = require "cplab.tensor".zeros(shape, tensor:dtype())
+    local result = tensors.zeros(shape, tensor:dtype())
     local out = ffi.cast("char *", result._ptr.data)
     for rank = 0, self.size - 1 do
         for slot, position in ipairs(of:positions(rank)) do

@@ -439,8 +439,13 @@ function Model:signature()
     return table.concat(out, " ")
 end
 
---- A copy with another field or two: { policy =, dtype =, seed = }.
+local WITH = { policy = "string|table?", dtype = "string?", seed = "integer?", mtp = "boolean?" }
+
+--- A copy with another field or two: { policy =, dtype =, seed =, mtp = false }.
+-- @raise an unknown field or dtype, with the nearest; what a policy raises
 function Model:with(fields)
+    args.fields("model:with", fields, WITH, 2)
+    if fields.dtype then args.one_of("model:with", "dtype", fields.dtype, DTYPES, 2) end
     local copy = setmetatable({}, Model)
     for name, value in pairs(self) do
         copy[name] = value

@@ -7,7 +7,7 @@ local C, ffi = clib.C, clib.ffi
 local M = {}
 
 local function create(level, f, ...)
-    return clib.create("cpl_tensor", C.cpl_tensor_destroy, level + 1, f, ...)
+    return (clib.create("cpl_tensor", C.cpl_tensor_destroy, level + 1, f, ...))
 end
 
 --- A zeroed tensor [n_rows, width] in the memory of a group's transport.

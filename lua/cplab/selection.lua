@@ -77,30 +77,24 @@ function M.new(arguments)
 end
 
 -- Where a function of the script begins.
-local function place_of(f, file)
-    local info = debug.getinfo(f, "S")
-    return ("%s:%d"):format(info.source:match "^@(.*)" or file, info.linedefined)
+local function place_of(f)
+    local source, line = experiment.beginning(f)
+    return ("%s:%d"):format(source:gsub("^@", ""), line)
 end
 
--- What a function of the script raises names a place in the script. A tail call leaves no level
--- behind, so the place may be one of our own files, which says nothing to who wrote the script.
-local function located(message, f, file)
-    message = tostring(message)
-    local place, rest = message:match "^([^\n]-%.lua):%d+: (.*)$"
-    if place and not (place:find "lua/cplab/[^/]*$" or place:find "bindings/clib%.lua$") then
-        return message
-    end
-    return ("%s: %s"):format(place_of(f, file), rest or message)
-end
-
+-- Calls a function of the script. What it raises may have no place of its own.
 local function call(self, name, is, case, ...)
     local f = self.script[name]
     if not f then return true end
-    local ok, value = pcall(f, case, ...)
-    if not ok then return nil, located(value, f, self.file) end
+    local ok, value = pcall(experiment.call, f, case, ...)
+    if not ok then
+        local message = tostring(value)
+        local has_place = message:find "^[^\n]-%.%a+:%d+: "
+        return nil, has_place and message or ("%s: %s"):format(place_of(f), message)
+    end
     if is(value) then return true end
-    return nil, ("%s: %s() must return a cplab.%s (got %s)"):format(place_of(f, self.file), name,
-        name, args.show(value))
+    return nil, ("%s: %s() must return a cplab.%s (got %s)"):format(place_of(f), name, name,
+        args.show(value))
 end
 
 --- Builds model and stream of a case, and forgets them.

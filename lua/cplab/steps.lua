@@ -4,6 +4,7 @@
 -- Steps count from 0.
 -- @module cplab.steps
 local clib = require "clib"
+local experiments = require "cplab.experiment"
 local measure = require "cplab.measure"
 local stacks = require "cplab.stack"
 local streams = require "cplab.stream"
@@ -13,7 +14,7 @@ local M = {}
 
 --- What stream(case, step) of an experiment returns, checked.
 function M.make_stream(experiment, case, step)
-    local stream = experiment.stream(case, step)
+    local stream = experiments.call(experiment.stream, case, step)
     if not streams.is(stream) then
         error("lab: stream(case) must return a cplab.stream", 0)
     end

@@ -7,6 +7,7 @@
 -- What goes wrong here is wrong usage, so functions return nil and one sentence.
 -- @module cplab.sweep
 local args = require "cplab.check_args"
+local experiments = require "cplab.experiment"
 
 local M = {}
 
@@ -257,7 +258,7 @@ local function reason_to_skip(experiment, case, ranks, processes)
     elseif processes and n > processes then
         return ("needs %d ranks, mpirun started %d"):format(n, processes)
     end
-    local skip = experiment.skip and experiment.skip(case)
+    local skip = experiment.skip and experiments.call(experiment.skip, case)
     if type(skip) == "string" then return skip end
     return skip and "the experiment skips it" or nil
 end

@@ -3,6 +3,7 @@
 -- position. Labels are the next real token of the same sequence, and deeper predictions read later
 -- ones: shift views bring them, over ranks where need be.
 -- @module cplab.tokens
+local blame = require "blame"
 local clib = require "clib"
 local rows = require "cplab.rows"
 local route = require "cplab.route"
@@ -17,7 +18,7 @@ local function own_token(stream, vocab)
         local token = list[position + 1]
         if token < 0 or token >= vocab then
             error(("stack: token %d at %s, vocabulary of %d"):format(token,
-                stream:place(position), vocab), 0)
+                stream:place(position), vocab), blame())
         end
         return token
     end

@@ -41,6 +41,6 @@ return function(comm, payload)
     local lab = require("cplab.lab").new {
         experiment = script, case = job.case, comm = comm, options = job.options,
     }
-    script.run(lab)
+    experiment.call(script.run, lab)
     return encode(lab:result())
 end

@@ -2,6 +2,7 @@
 -- device, and memory. Outputs and workspaces start as NaN, so that a row which a kernel forgets
 -- is seen.
 -- @module cplab.op.call
+local blame = require "blame"
 local clib = require "clib"
 local args = require "cplab.check_args"
 local tensor = require "cplab.tensor"
@@ -11,20 +12,9 @@ local M = {}
 
 local devices = { "cpu", "ref" }
 
--- The level, for error() in the function that calls this, of the first function outside of the
--- ops: however deep a check stands, it blames the user's line.
-local function user_level()
-    local level = 2
-    while true do
-        local info = debug.getinfo(level, "S")
-        if not info or not info.source:find "lua/cplab/op[/.]" then return level - 1 end
-        level = level + 1
-    end
-end
-
 --- Raises `who: ...` at the user's line.
 function M.fail(who, format, ...)
-    error(who .. ": " .. format:format(...), user_level())
+    error(who .. ": " .. format:format(...), blame())
 end
 
 --- The options of an op: a table without unknown names; nil stands for none.
@@ -33,8 +23,8 @@ end
 -- @tparam table types as in check_args.fields; `device` is added
 function M.options(who, options, types)
     types.device = "string?"
-    options = args.fields(who, options or {}, types, user_level())
-    args.one_of(who, "device", options.device or "cpu", devices, user_level())
+    options = args.fields(who, options or {}, types)
+    args.one_of(who, "device", options.device or "cpu", devices)
     return options
 end
 
@@ -136,7 +126,7 @@ end
 -- The kernel table for device and dtype.
 local function kernels_of(self)
     local kernels = C.cpl_kernels_for(self.device, clib.dtypes[self.dtype])
-    if kernels == nil then error(ffi.string(C.cpl_last_error()), user_level()) end
+    if kernels == nil then error(ffi.string(C.cpl_last_error()), blame()) end
     return kernels
 end
 
@@ -161,7 +151,7 @@ end
 --- The boundaries of packed sequences: a checked copy, or the one sequence { 0, T }.
 function Dims:boundaries(cu_seqlens)
     local cu = cu_seqlens or { 0, self.T }
-    args.integers(self.who, "cu_seqlens", cu, 0, nil, user_level())
+    args.integers(self.who, "cu_seqlens", cu, 0, nil)
     if cu[1] ~= 0 or cu[#cu] ~= self.T then
         M.fail(self.who, "cu_seqlens goes from %s to %s, not from 0 to T = %d",
             args.show(cu[1]), args.show(cu[#cu]), self.T)
@@ -189,7 +179,7 @@ end
 
 --- A list of integers as a C array, T of them.
 function Dims:integers(name, list, ctype)
-    args.integers(self.who, name, list, nil, nil, user_level())
+    args.integers(self.who, name, list, nil, nil)
     check_size(self, name, "T", #list)
     return self:keep(ffi.new(ctype .. "[?]", math.max(#list, 1), list))
 end
