@@ -16,8 +16,8 @@ local function signature(config)
 end
 
 --- The layers of a model.
--- @treturn {table,...} { about = { kind =, config =, key = }, the same for all that are alike; cp_mode
--- =, ffn = "mlp", "moe" or nil }
+-- @treturn {table,...} about { kind, config, key }: the same table for all that are alike; cp_mode;
+-- ffn ("mlp", "moe" or nil)
 function M.layers(model)
     local list, known = {}, {}
     for i, layer in ipairs(model:layers()) do
