@@ -235,24 +235,33 @@ function M.exhaustive(prices, options)
     local menu = menus.new(prices, options, 2)
     local tries, n_layers = by_pair(menu), menu.n_layers
     local least, fewest, found = math.huge, 0, nil
-    local way = {}
-    local function try(entry, i, at, ps_so_far, n_so_far)
-        if i > n_layers then
-            local ps, n, exit = leave(menu, entry, at)
-            ps, n = ps_so_far + ps, n_so_far + n
-            if less(ps, n, least, fewest) then
-                least, fewest = ps, n
-                found = assignment_of(menu, entry, way, exit)
-            end
-            return
-        end
-        for _, option in ipairs(tries[i]) do
-            local ps, n = move(menu, i, at, option.live)
-            way[i] = option
-            try(entry, i + 1, option.live, ps_so_far + ps + option.ps, n_so_far + n + option.n)
+    local way, last = {}, {}
+    local function arrive(entry, at, ps, n)
+        ps, n = ps + last[at].ps, n + last[at].n
+        if less(ps, n, least, fewest) then
+            least, fewest = ps, n
+            found = assignment_of(menu, entry, way, last[at].exit)
         end
     end
-    for _, entry in ipairs(menu.entries) do try(entry, 1, entry, 0, 0) end
+    local function try(entry, i, at, ps_so_far, n_so_far)
+        for _, option in ipairs(tries[i]) do
+            local ps, n = move(menu, i, at, option.live)
+            ps, n = ps_so_far + ps + option.ps, n_so_far + n + option.n
+            way[i] = option
+            if i == n_layers then
+                arrive(entry, option.live, ps, n)
+            else
+                try(entry, i + 1, option.live, ps, n)
+            end
+        end
+    end
+    for _, entry in ipairs(menu.entries) do
+        for _, l in ipairs(menu.all) do
+            last[l] = {}
+            last[l].ps, last[l].n, last[l].exit = leave(menu, entry, l)
+        end
+        try(entry, 1, entry, 0, 0)
+    end
     if not found then no_way(2) end
     return { assignment = found, seconds = least / menus.PS, conversions = fewest }
 end

@@ -1,5 +1,5 @@
---- All assignments of a schedule, priced one by one from the formula in cplab.planner: the oracle of
--- its specs. Shares nothing with the planner but the rule that prices are whole picoseconds.
+--- All assignments of a schedule, priced one by one: the oracle of the planner's specs. Shares
+-- nothing with the planner but the rule that prices are whole picoseconds.
 local M = {}
 
 local TAKES_ANY = { a2a = true, headwise = true }
@@ -127,7 +127,8 @@ function M.best(prices, options, with_choices)
                 end
                 local key = numbers(entry, way, exit)
                 if not best.assignment or is_less(sum, n, best) or before(key, best.key) then
-                    best = { ps = sum, n = n, key = key, assignment = words(names, entry, way, exit) }
+                    best = { ps = sum, n = n, key = key,
+                        assignment = words(names, entry, way, exit) }
                 end
             end)
         end
