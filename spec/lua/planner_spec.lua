@@ -200,6 +200,22 @@ describe("the planner", function()
             plan.choices[3].runner_up)
     end)
 
+    it("settles ties between mixers by the order of layouts, then of modes", function()
+        local prices = prices_of("*", 3, 1, "real")
+        local free = function() return 0 end
+        prices.rest, prices.convert, prices.ends = free, free, free
+        prices.modes = function() return { "p2p", "gather" } end
+        prices.mixer = function(_, _, layout, mode)
+            if layout == "contiguous" then return 1 end
+            return (layout == "zigzag") == (mode == "gather") and 0 or 1
+        end
+        local plan = planner.plan(prices, { entry = "contiguous", exit = "contiguous" })
+        assert.same({ live = "contiguous", mixer = "zigzag", cp_mode = "gather" },
+            plan.assignment.layers[1])
+        assert.same({ live = "contiguous", mixer = "mirror", cp_mode = "p2p", seconds = 0 },
+            plan.choices[1].runner_up)
+    end)
+
     it("has no runner-up where there is one way only", function()
         local prices = prices_of("G", 1, 1, "real")
         prices.modes = function() return { "chunkwise" } end
