@@ -137,20 +137,31 @@ local function walk(menu, pass)
     return chosen
 end
 
--- The best assignment that takes another option in layer i: the option and the price of the whole.
-local function runner_up(menu, list, i, taken)
+-- The best assignment that takes another option in layer i, one that `differs` from the one taken:
+-- the option and the price of the whole.
+local function runner_up(menu, list, i, taken, differs)
     local least, fewest, other = math.huge, 0, nil
     for _, pass in ipairs(list) do
         for _, l in ipairs(menu.all) do
-            local options = menu.options[i][l]
-            local option = options[1] == taken and options[2] or options[1]
-            if option and option ~= taken then
-                local ps, n = whole(pass, i, option)
-                if less(ps, n, least, fewest) then least, fewest, other = ps, n, option end
+            for _, option in ipairs(menu.options[i][l]) do
+                if differs(option, taken) then
+                    local ps, n = whole(pass, i, option)
+                    if less(ps, n, least, fewest) then least, fewest, other = ps, n, option end
+                    break -- the others that live here are dearer
+                end
             end
         end
     end
     return other, least
+end
+
+local function is_another(a, b)
+    return a ~= b
+end
+
+-- Whether the mixer runs elsewhere or otherwise, wherever the layer lives.
+local function mixes_otherwise(a, b)
+    return a.mixer ~= b.mixer or a.cp_mode ~= b.cp_mode
 end
 
 -- ---- results in words --------------------------------------------------------------------
@@ -174,9 +185,12 @@ end
 local function choices_of(menu, list, entry, options)
     local choices, at = {}, entry
     for i, option in ipairs(options) do
-        local other, ps = runner_up(menu, list, i, option)
-        choices[i] = in_words(menu, option, option.ps + (move(menu, i, at, option.live)))
-        choices[i].runner_up = other and in_words(menu, other, ps)
+        local choice = in_words(menu, option, option.ps + (move(menu, i, at, option.live)))
+        local other, ps = runner_up(menu, list, i, option, is_another)
+        choice.runner_up = other and in_words(menu, other, ps)
+        other, ps = runner_up(menu, list, i, option, mixes_otherwise)
+        choice.instead = other and in_words(menu, other, ps)
+        choices[i] = choice
         at = option.live
     end
     return choices
@@ -195,7 +209,8 @@ end
 -- seconds, of a step; conversions, of a forward pass; choices, a list of { live, mixer, cp_mode,
 -- seconds (of the layer, with the conversions around and before it), runner_up = { live, mixer,
 -- cp_mode, seconds (of the whole step that takes this in the layer and the best elsewhere) } or
--- nil where there is none }
+-- nil where there is none; instead, likewise the best where the mixer runs in another layout or
+-- mode (a runner-up may live elsewhere, and else do the same) }
 -- @raise unknown options and layouts; prices that are no seconds; a layer that can run nowhere
 function M.plan(prices, options)
     local menu = menus.new(prices, options, 2)

@@ -65,18 +65,24 @@ local function number_of(names, name)
     end
 end
 
--- The least price among the choices of a layer other than the one taken.
+-- The least prices of the whole among the choices of a layer other than the one taken, and among
+-- those whose mixer runs elsewhere or otherwise.
 local function next_best(prices, best, i, choice)
     local modes, order = prices:modes(i), nil
     for k, mode in ipairs(modes) do order = mode == choice.cp_mode and k or order end
-    local taken = ("%d %d %d"):format(number_of(prices.layouts, choice.live),
-        number_of(prices.layouts, choice.mixer), order)
+    local mixing = ("%d %d"):format(number_of(prices.layouts, choice.mixer), order)
+    local taken = number_of(prices.layouts, choice.live) .. " " .. mixing
     assert.equal(best.ps, best.choices[i][taken].ps)
-    local least
+    local other, otherwise
     for key, c in pairs(best.choices[i]) do
-        if key ~= taken then least = math.min(least or c.ps, c.ps) end
+        if key ~= taken then other = math.min(other or c.ps, c.ps) end
+        if key:match "^%d+ (.*)$" ~= mixing then otherwise = math.min(otherwise or c.ps, c.ps) end
     end
-    return least
+    return other, otherwise
+end
+
+local function ps_of(choice)
+    return choice and math.floor(choice.seconds * 1e12 + 0.5)
 end
 
 describe("the planner", function()
@@ -105,9 +111,10 @@ describe("the planner", function()
             assert.equal(best.ps, math.floor(plan.seconds * 1e12 + 0.5), where)
             assert.equal(best.n, plan.conversions, where)
             for i, choice in ipairs(plan.choices) do
-                local least = next_best(prices, best, i, choice)
+                local least, otherwise = next_best(prices, best, i, choice)
                 local other = choice.runner_up
-                assert.equal(least, other and math.floor(other.seconds * 1e12 + 0.5), where)
+                assert.equal(least, ps_of(other), where)
+                assert.equal(otherwise, ps_of(choice.instead), where)
                 assert.is_false(other ~= nil and other.live == choice.live
                     and other.mixer == choice.mixer and other.cp_mode == choice.cp_mode, where)
             end
