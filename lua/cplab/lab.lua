@@ -288,9 +288,10 @@ end
 -- position, as in `convert`, unless the layout is one of columns.
 -- @param tensor a cplab.tensor with this rank's rows
 -- @param layout whose rows they are, or its name; default: where the model lives
+-- (under an assignment: the exit layout)
 function Lab:gather(tensor, layout)
     local of = layout and layout_of(self, layout, 2)
-        or need_stack(self, "gather").layouts.live:positions_layout()
+        or need_stack(self, "gather").exit:positions_layout()
     local shape, src = tensor:shape(), tensor._ptr
     local row_bytes = tonumber(C.cpl_tensor_width(src) * C.cpl_dtype_bytes(src.dtype))
     local most, total = 0, 0
