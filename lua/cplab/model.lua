@@ -8,6 +8,7 @@
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
 local assignments = require "cplab.assignment"
+local clusters = require "cplab.cluster"
 local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
 local named = require "cplab.named_layouts"
@@ -24,8 +25,9 @@ local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
     dtype = "string?", seed = "integer?", gqa = "table?", mla = "table?", gdn = "table?",
     mlp = "table?", moe = "table?", tied = "boolean?", mtp = "table?",
-    routes = "string?", exchange = "table?", eps = "number?",
+    routes = "string?", exchange = "table?", eps = "number?", auto = "table?",
 }
+local AUTO = { cluster = "string|table?", layouts = "list?", entry = "string?", exit = "string?" }
 local GQA = {
     heads = "integer", kv_heads = "integer", head_dim = "integer", rotary_dim = "integer?",
     rope_theta = "number?", window = "integer?", cp_mode = "string?", a2a = "integer?",
@@ -220,6 +222,34 @@ local function exchange_options(t, level)
         level + 1) }
 end
 
+-- What the planner may choose from, and on whose prices.
+local function auto_options(t, level)
+    local who = "model.auto"
+    args.fields(who, t, AUTO, level + 1)
+    local auto = { cluster = t.cluster or "local" }
+    for _, name in ipairs { "entry", "exit" } do
+        auto[name] = t[name] and named.check(who .. "." .. name, t[name], level + 1)
+    end
+    if t.layouts then
+        auto.layouts = {}
+        for i, name in ipairs(t.layouts) do
+            auto.layouts[i] = named.check(who .. ".layouts", name, level + 1)
+        end
+        if #auto.layouts == 0 then
+            error(who .. ": layouts must name at least one layout", level + 1)
+        end
+        for _, name in ipairs { "entry", "exit" } do
+            if auto[name] then
+                args.one_of(who, name .. " layout", auto[name], auto.layouts, level + 1)
+            end
+        end
+    end
+    if t.cluster and not clusters.is(t.cluster) then
+        auto.cluster = clusters.load(t.cluster, level + 1)
+    end
+    return auto
+end
+
 local function balance_options(gqa)
     local options = {}
     for _, name in ipairs(BALANCE) do options[name] = gqa and gqa[name] end
@@ -248,6 +278,8 @@ end
 -- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
 -- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
 -- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table;
+-- auto { cluster ("local"; a name of cplab.cluster, a path or a cluster), layouts (candidates; see
+-- cplab.planner), entry, exit } of the policy "auto", used where that is the policy;
 -- mtp { depth (1; how many), kind (of their blocks: "gqa", or a layer as cplab.schedule.list takes
 -- it), loss_scale (0.1) } or none: depths that predict later tokens (cplab.mtp)
 function M.new(t, level)
@@ -280,6 +312,7 @@ function M.new(t, level)
         gqa = t.gqa and gqa_config(t.gqa, level),
         mla = t.mla and mla_config(t.mla, level),
         balance = balance_options(t.gqa),
+        auto = auto_options(t.auto or {}, level),
         gdn = t.gdn and gdn_config(t.gdn, level),
         mlp = t.mlp and { width = t.mlp.width },
         moe = t.moe and moe_config(t.moe, t.mlp ~= nil, level),

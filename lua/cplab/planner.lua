@@ -13,6 +13,7 @@
 -- @module cplab.planner
 -- @usage local plan = cplab.planner.plan(prices, { entry = "contiguous" })
 --   print(plan.seconds, plan.choices[1].mixer, plan.choices[1].runner_up.seconds)
+local costs = require "cplab.cost"
 local menus = require "cplab.planner.menu"
 
 local less, move = menus.less, menus.move
@@ -307,6 +308,28 @@ function M.price(prices, assignment)
     convert(at, assignment.exit)
     if reason then return nil, reason end
     return sum
+end
+
+-- ---- the policy "auto" -------------------------------------------------------------------
+
+--- What the policy "auto" of a model decides by on a stream: its `auto` says on which cluster, from
+-- which candidates, and where the ends are.
+-- @tparam table model
+-- @tparam table stream
+-- @tparam table group { cp =, tp = }
+-- @treturn table plan, as of `plan`
+-- @treturn table prices, of cplab.cost
+function M.for_model(model, stream, group)
+    local auto = model.auto
+    local prices = costs.new { cluster = auto.cluster, model = model, stream = stream,
+        cp = group.cp, tp = group.tp, layouts = auto.layouts }
+    return M.plan(prices, { entry = auto.entry, exit = auto.exit }), prices
+end
+
+--- The assignment of the policy "auto" on a stream; the same on every rank that knows the same
+-- cluster. Local: no rank is asked.
+function M.assign(model, stream, group)
+    return (M.for_model(model, stream, group)).assignment
 end
 
 return M
