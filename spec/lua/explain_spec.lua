@@ -59,8 +59,9 @@ describe("a plan in words", function()
 
     it("shows where the residual stream is converted", function()
         local lines = lines_of("G***", CONTIGUOUS, {})
-        assert.equal("before 1  residual  mirror      from contiguous", lines[4]:match "^ +(.-)  +0")
-        assert.equal("before 4  residual  contiguous  from mirror", lines[6]:match "^ +(.-)  +0")
+        local before = "^ +(.-)  +0"
+        assert.equal("before 1  residual  mirror      from contiguous", lines[4]:match(before))
+        assert.equal("before 4  residual  contiguous  from mirror", lines[6]:match(before))
         lines = lines_of("G***", { entry = "contiguous" }, {})
         assert.truthy(lines[1]:find("tokens in contiguous, loss in mirror", 1, true))
         assert.truthy(table.concat(lines, "\n"):find("ends +contiguous, mirror"))
