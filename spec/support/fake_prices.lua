@@ -54,7 +54,7 @@ end
 
 --- Prices for a pattern of layers.
 -- @tparam table t pattern ("GG*"), names (candidates), seed, style; alike (layers of a kind have
--- the same prices), depths (of MTP, like the last layer)
+-- the same prices), depths (of MTP, like the last layer), modes (by kind)
 function M.new(t)
     local random = M.source(t.seed)
     local model = model_of(t.pattern, t.depths or 0, t.alike)
@@ -63,7 +63,7 @@ function M.new(t)
     local ends = drawn(t.style == "holes" and "ties" or t.style, random, 0)
     return {
         model = model, layouts = t.names,
-        modes = function(_, i) return MODES[model:layers()[i].kind] end,
+        modes = function(_, i) return (t.modes or MODES)[model:layers()[i].kind] end,
         mixer = function(_, i, layout, mode)
             local seconds = mixer(key_of(model, i), layout, mode)
             return seconds, not seconds and "drawn so" or nil
