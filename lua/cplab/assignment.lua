@@ -3,8 +3,8 @@
 -- feed-forward branch run. A mixer may run elsewhere (`mixer`): it is then wrapped in two
 -- conversions, x = x + back(mixer(to(norm(x)))). Where the homes of neighbours differ the residual
 -- stream itself is converted, once; so layers that live alike make one run, and nothing is
--- converted inside it. Tokens and embedding live in `entry`; final norm, head, labels, loss and the depths of
--- MTP in `exit`.
+-- converted inside it. Tokens and embedding live in `entry`; final norm, head, labels, loss and the
+-- depths of MTP in `exit`.
 --
 -- A policy of three layouts is the assignment in which all homes are one (from_policy). Layers
 -- count from 0 in messages and steps, from 1 in lists.

@@ -172,6 +172,8 @@ function Reverse:back(src, dst, pass)
 end
 
 -- ---- which of them -----------------------------------------------------------------
+-- Layouts are told apart as objects, one for each name: what is planned is done and counted, also
+-- where both hold the same rows (a balanced layout that had nothing to do).
 
 -- A way is made once; of two partitions once for both directions.
 local function way(stack, from, there, make)
@@ -204,11 +206,11 @@ end
 -- @tparam table shard the home, over the CP ranks alone
 -- @tparam table there a layout over the CP ranks alone
 function M.to_layer(stack, live, shard, there)
-    if stack.size == 1 or there == live then
+    if stack.size == 1 or rawequal(there, live) then
         return nil
     elseif stack.tp == 1 then
         return between_partitions(stack, stack.comm, live, there)
-    elseif stack.cp == 1 or there == shard then
+    elseif stack.cp == 1 or rawequal(there, shard) then
         return gather(stack, live, there)
     end
     return way(stack, live, there, function()
@@ -223,7 +225,7 @@ end
 --- Collective. What brings the residual stream from one home to another, and back, as above; with
 -- tensor parallelism from windows to windows, in one exchange of all ranks.
 function M.of_residual(stack, from, there)
-    if stack.cp == 1 or from == there then return nil end
+    if stack.cp == 1 or rawequal(from, there) then return nil end
     return between_partitions(stack, stack.comm, from, there)
 end
 

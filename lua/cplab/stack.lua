@@ -271,7 +271,8 @@ function M.new(t)
     make_conversions(self)
     make_activations(self)
     self:prepare_depths()
-    self.tokens, self.rolled = tokens.place(self, #self.depths + 1, self:roll_layouts())
+    self.tokens, self.rolled, self.n_token_routes = tokens.place(self, #self.depths + 1,
+        self:roll_layouts())
     self.labels = self.rolled[1]
     self:give_depths(self.rolled)
     self:set_trace(self.trace)
@@ -422,7 +423,7 @@ end
 
 --- Distinct routes built at preparation and, where lazy, in the last step.
 function Stack:count_routes()
-    local prepared, in_step = #self.rolled, 0 -- those that bring labels and rolled tokens
+    local prepared, in_step = self.n_token_routes, 0 -- that bring labels and rolled tokens
     for _, place in pairs(self.places) do
         prepared = prepared + tonumber(C.cpl_place_routes_built(place))
     end
