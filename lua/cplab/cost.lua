@@ -110,7 +110,7 @@ local function environment(self, cluster)
     local env = {
         cluster = cluster, model = self.model, cp = self.cp, tp = self.tp,
         batch = self.stream:batch(), dtype = self.dtype, bytes = bytes,
-        gradient_bytes = math.max(bytes, 4), nodes = {},
+        gradient_bytes = math.max(bytes, 4), nodes = {}, loads = {},
         node_size = math.max(math.floor(cluster.ranks_per_node / self.tp), 1),
     }
     for c = 0, self.cp - 1 do
@@ -268,6 +268,8 @@ end
 function Prices:convert(from, to)
     need_layout(self, "prices:convert", from, 2)
     need_layout(self, "prices:convert", to, 2)
+    -- Between partitions what goes there forward comes back backward: both ways cost the same.
+    if self.tp == 1 and to < from then from, to = to, from end
     return price(self, ("convert %s|%s"):format(from, to), function()
         if from == to or self.cp == 1 then return self.env.pass(), self.env.pass() end
         return rest.conversion(self.env, self.counts, from, to)
