@@ -128,6 +128,22 @@ function M.from_policy(policy, layers)
         is_triple = true }
 end
 
+--- An assignment, as a user would write it, in which each layer lives in the layout that it wants:
+-- the residual stream is converted where the next layer wants another one, and nothing is converted
+-- around mixers. Layers that want none live where the stream happens to be.
+-- @tparam {string|false,...} preferences by layer, as cplab.pipeline.preferences gives them
+-- @tparam string entry
+-- @tparam ?string exit default: entry
+-- @treturn table
+function M.coalesced(preferences, entry, exit)
+    local layers, at = {}, entry
+    for i, wanted in ipairs(preferences) do
+        at = wanted or at
+        layers[i] = { live = at }
+    end
+    return (M.new({ name = "coalesced", entry = entry, exit = exit or entry, layers = layers }, 2))
+end
+
 -- ---- on a stream ---------------------------------------------------------------
 
 --- The layouts of an assignment on a stream, by name; equal names share one object.
@@ -152,6 +168,7 @@ function M.layouts(assignment, stream, group, balance)
         add_home(entry.live)
         layouts.shard[entry.mixer] = over_cp(entry.mixer)
     end
+    for _, stage in ipairs(assignment.stages or {}) do add_home(stage.entry) end
     add_home(assignment.exit)
     return layouts
 end
@@ -177,10 +194,11 @@ end
 --- The steps of a forward pass, in order: { op =, layer =, ... } with op "convert", "gather",
 -- "mixer", and "mlp" or "moe".
 -- A convert step names the layouts that it goes between; with `residual` it moves the residual
--- stream to the home of its layer (or, after the last, to the exit layout). At cp 1 there is
--- nothing to convert. With tp > 1 a gather step brings each rank the whole shard of its CP rank, or
--- back the sum of what the tp ranks made; a conversion of a branch does that in the same exchange,
--- unless it is composed. The residual stream goes from windows to windows, in one exchange.
+-- stream to the home of its layer (or, after the last, to the exit layout; where the layer begins a
+-- pipeline stage, first to the stage's entry). At cp 1 there is nothing to convert. With tp > 1 a
+-- gather step brings each rank the whole shard of its CP rank, or back the sum of what the tp ranks
+-- made; a conversion of a branch does that in the same exchange, unless it is composed. The
+-- residual stream goes from windows to windows, in one exchange.
 -- @tparam table assignment of M.fit or M.from_policy
 -- @tparam number cp
 -- @tparam function ffn of a layer, from 0: "mlp", "moe" or nil
@@ -197,7 +215,10 @@ function M.steps(assignment, cp, ffn, split)
         end
         at = live
     end
+    local handed = {} -- the layouts of stages, by their first layer
+    for _, stage in ipairs(assignment.stages or {}) do handed[stage.first] = stage.entry end
     for i, entry in ipairs(assignment.layers) do
+        go_to(handed[i - 1] or at, i - 1)
         go_to(entry.live, i - 1)
         surround(add, split, at,
             { op = "mixer", layer = i - 1, kind = entry.layer.kind, layout = entry.mixer })

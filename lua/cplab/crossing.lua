@@ -1,11 +1,13 @@
 --- A crossing: the residual stream goes from the home of one block to that of the next.
--- Most have nothing to do: neighbours that live alike. Else it is a list of *hops*, conversions one
--- after the other; one, unless the stream has to pass through a layout in between. The way back is
--- the adjoint. Where a conversion only swaps rows between pairs of ranks it works in place, and the
--- rows that went away are not kept: neither backward nor recomputation reads them.
+-- Most have nothing to do: neighbours that live alike. Else it is a list of *hops*, one after the
+-- other: a conversion; at the start of a pipeline stage also a handover, before it perhaps another
+-- conversion to the layout in which the rows are handed over. The way back is the adjoint. Where a
+-- conversion only swaps rows between pairs of ranks it works in place, and the rows that went away
+-- are not kept: neither backward nor recomputation reads them.
 -- @module cplab.crossing
 local clib = require "clib"
 local conversion = require "cplab.conversion"
+local handover = require "cplab.handover"
 local C = clib.C
 
 local M = {}
@@ -13,19 +15,23 @@ local M = {}
 --- Collective. What is between two blocks.
 -- @tparam table stack
 -- @tparam table from the home of the block before, or the entry layout
--- @tparam {table,...} path the layouts to go to, in order: the last is the home of the block after,
--- or the exit layout
--- @tparam number index of the block after, from 0
--- @tparam ?table block the one after; nil: the final norm
+-- @tparam table to the home of the block after, or the exit layout
+-- @tparam table after index (from 0) and name of what comes after; stage and before, where that is
+-- the first block of a pipeline stage: it and the one before
 -- @treturn {table,...} hops { way, from, to, index, name }
-function M.new(stack, from, path, index, block)
+function M.new(stack, from, to, after)
     local hops = {}
-    for _, to in ipairs(path) do
-        local way = conversion.of_residual(stack, from, to)
-        hops[#hops + 1] = way and { way = way, from = from, to = to, index = index,
-            name = block and block.name or "final_norm" }
-        from = to
+    local function add(way, goal)
+        hops[#hops + 1] = way and { way = way, from = from, to = goal, index = after.index,
+            name = after.name }
+        from = goal
     end
+    if after.stage then
+        local entry = stack.layouts.live[stack:handed_over_in(after.stage)]
+        add(conversion.of_residual(stack, from, entry), entry)
+        add(handover.new(stack, after.stage, after.before), entry)
+    end
+    add(conversion.of_residual(stack, from, to), to)
     return hops
 end
 

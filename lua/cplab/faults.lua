@@ -121,6 +121,12 @@ return function(Stack)
         end
     end
 
+    --- stage_exit: before a stage, hidden states are handed over in another layout than its entry.
+    function Stack:handed_over_in(stage)
+        local fault = self.faults.stage_exit
+        return fault and fault.stage == stage.index and fault.layout or stage.entry
+    end
+
     --- The gradient of what a layer took.
     function Stack:convert_gradient_back(branch, src, dst)
         back(self, branch, src, dst, "bwd", "bwd")

@@ -8,7 +8,8 @@ local args = require "cplab.check_args"
 
 local names = {
     "stream", "layout", "view", "route", "tensor", "op", "model", "schedule", "policy",
-    "assignment", "exchange", "experiment", "corpus", "packs", "lab", "cluster", "cost", "planner",
+    "assignment", "pipeline", "exchange", "experiment", "corpus", "packs", "lab", "cluster",
+    "cost", "planner",
 }
 
 local is_part = {}

@@ -100,7 +100,7 @@ local function make_depth(stack, d, before)
     local layouts_here = layouts_of(stack, stream, d)
     local live = layouts_here.live[stack.assignment.exit]
     local depth = setmetatable({
-        stack = stack, number = d, layouts = layouts_here, entry = live, exit = live,
+        stack = stack, number = d, layouts = layouts_here, entry = live, exit = live, stages = {},
         n_labels = tokens.n_labels(M.stream(whole, d)), blocks = {}, there = {},
     }, { __index = stack })
     make_layers(depth, before)

@@ -24,6 +24,7 @@ local named = require "cplab.named_layouts"
 local mtp = require "cplab.mtp"
 local optimizers = require "cplab.optimizer"
 local parameters = require "cplab.parameters"
+local pipeline = require "cplab.pipeline"
 local rows = require "cplab.rows"
 local tokens = require "cplab.tokens"
 local C, ffi = clib.C, clib.ffi
@@ -132,11 +133,14 @@ local function make_conversions(self)
         branch.conversion = conversion.to_layer(self, block.live, block.shard, branch.layout)
     end)
     self.crossings = {}
-    local at = self.entry
+    local at, begins = self.entry, {}
+    for s = 2, #self.stages do begins[self.stages[s].first] = s end
     for i = 1, #self.blocks + 1 do
-        local block = self.blocks[i]
+        local block, s = self.blocks[i], begins[i - 1]
         local live = block and block.live or self.exit
-        self.crossings[i] = crossing.new(self, at, { live }, i - 1, block)
+        self.crossings[i] = crossing.new(self, at, live, { index = i - 1,
+            name = block and block.name or "final_norm", stage = self.stages[s],
+            before = s and self.stages[s - 1] })
         at = live
     end
 end
@@ -239,7 +243,9 @@ end
 -- What runs where, as layouts of rows.
 local function place_layers(self, group)
     local model, stream = self.model, self.stream
-    self.assignment = model:assignment(stream, group)
+    self.assignment = pipeline.place(model:assignment(stream, group),
+        self.stages or pipeline.cut(model.schedule, { pp = 1 }))
+    self.stages = self.assignment.stages
     check_plan(self)
     self.layouts = named.by_column(model:layouts(self.assignment, stream, group))
     self.entry = self.layouts.live[self.assignment.entry]
@@ -248,7 +254,8 @@ end
 
 --- Collective. Makes a model live.
 -- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), recompute
--- ("layer": blocks keep their input alone, and backward runs each forward again), faults
+-- ("layer": blocks keep their input alone, and backward runs each forward again), stages (of
+-- cplab.pipeline.cut; none: one), faults
 -- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift =, drop_merge =, .. }: see
 -- cplab.faults)
 function M.new(t)
@@ -258,7 +265,8 @@ function M.new(t)
         tp = t.tp or 1, trace = t.trace or false, faults = t.faults or {},
         kernels = C.cpl_kernels_for("cpu", clib.dtypes[t.model.dtype]),
         layers = {}, places = {}, blocks = {}, conversions = {}, ways = {}, there = {},
-        scratch = {}, lazy = t.model.routes == "lazy", recompute = t.recompute,
+        scratch = {}, stages = t.stages, cut = t.stages, recompute = t.recompute,
+        lazy = t.model.routes == "lazy",
     }, Stack)
     place_layers(self, { cp = t.cp, tp = t.tp })
     self.cp, self.tp_rank = self.size / self.tp, self.rank % self.tp
@@ -318,18 +326,35 @@ local function block_forward(self, block, x, out, pass)
     end
 end
 
---- Collective. From tokens to logits.
-function Stack:forward()
+local function embed(self)
     forward(self.embedding, self.tokens, self.out[0])
     self:swap_runs(self.out[0])
-    crossing.forward(self, self.crossings[1], self.out[0])
-    for i, block in ipairs(self.blocks) do
-        block_forward(self, block, self.x[i], self.out[i], "fwd")
-        crossing.forward(self, self.crossings[i + 1], self.out[i])
-    end
-    forward(self.final_norm, self.x[#self.x], self.final_h)
+end
+
+local function predict(self)
+    local last = #self.blocks
+    crossing.forward(self, self.crossings[last + 1], self.out[last])
+    forward(self.final_norm, self.x[last + 1], self.final_h)
     forward(self.head, self.final_h, self.logits)
     self:forward_depths()
+end
+
+--- Collective. Stage s, from 1, of a forward pass: from what the stage before left (or the tokens)
+-- to its own last block (or the logits). Stages run in order; those of other stacks, on other
+-- microbatches, may run in between.
+function Stack:forward_stage(s)
+    local stage = self.stages[s]
+    if s == 1 then embed(self) end
+    for i = stage.first + 1, stage.first + stage.count do
+        crossing.forward(self, self.crossings[i], self.out[i - 1])
+        block_forward(self, self.blocks[i], self.x[i], self.out[i], "fwd")
+    end
+    if s == #self.stages then predict(self) end
+end
+
+--- Collective. From tokens to logits.
+function Stack:forward()
+    for s = 1, #self.stages do self:forward_stage(s) end
 end
 
 -- The mean loss of a stack's or a depth's logits; dlogits is filled, times `scale`.
@@ -376,24 +401,42 @@ local function block_backward(self, block, d)
     end
 end
 
---- Collective. From dlogits to the gradients of all parameters, summed over the group.
-function Stack:backward()
+-- From dlogits to the gradient of what the last block gave.
+local function predict_backward(self)
     self:backward_depths()
     backward(self.head, self.dlogits, self.dh)
     backward(self.final_norm, self.dh, #self.depths > 0 and self.t or self.d)
     if #self.depths > 0 then rows.accumulate(self.kernels, self.t, self.d) end
-    local d = self.d
-    for i = #self.blocks, 1, -1 do
+    self.d_here = crossing.backward(self, self.crossings[#self.blocks + 1], self.d)
+end
+
+-- The rest of a backward pass when all stages are through.
+local function embed_backward(self)
+    self.input_d = self.d_here
+    backward(self.embedding, self.input_d, nil)
+    self.parameters:reduce()
+end
+
+--- Collective. Stage s of a backward pass, the last stage first: from the gradient of what it gave
+-- to that of what the stage before gave, and at the first to the gradients of all parameters,
+-- summed over the group.
+function Stack:backward_stage(s)
+    local stage = self.stages[s]
+    if s == #self.stages then predict_backward(self) end
+    for i = stage.first + stage.count, stage.first + 1, -1 do
         local block = self.blocks[i]
-        d = crossing.backward(self, self.crossings[i + 1], d)
         if self.recompute then
             block_forward(self, block, self.x[i], block.scratch.t, "bwd")
         end
-        block_backward(self, block, d)
+        block_backward(self, block, self.d_here)
+        self.d_here = crossing.backward(self, self.crossings[i], self.d_here)
     end
-    self.input_d = crossing.backward(self, self.crossings[1], d)
-    backward(self.embedding, self.input_d, nil)
-    self.parameters:reduce()
+    if s == 1 then embed_backward(self) end
+end
+
+--- Collective. From dlogits to the gradients of all parameters, summed over the group.
+function Stack:backward()
+    for s = #self.stages, 1, -1 do self:backward_stage(s) end
 end
 
 --- Collective. One step; returns the loss.

@@ -143,6 +143,22 @@ describe("an assignment", function()
             "model.gqa: runs in mirror, which is not among its layouts (zigzag, balanced)", 1, true)
     end)
 
+    it("may give each layer what it wants, and the others what is there", function()
+        local list = cplab.schedule.list { { "gdn", cp_mode = "headwise" }, "gdn", "gqa",
+            { "gqa", cp_mode = "a2a" }, "gdn" }
+        local c, z = "contiguous", "zigzag"
+        local a = assignment.coalesced(cplab.pipeline.preferences(list), z)
+        assert.same({ z, z }, { a.entry, a.exit })
+        local homes = {}
+        for i, entry in ipairs(a.layers) do homes[i] = entry.live end
+        assert.same({ z, c, z, z, c }, homes)
+        a = assignment.coalesced({ z, z, c, c, z }, c)
+        assert.equal("x:contiguous>zigzag mixer mixer x:zigzag>contiguous mixer mixer "
+            .. "x:contiguous>zigzag mixer x:zigzag>contiguous", steps(a, "**GG*", 2))
+        assert.has_error(function() assignment.coalesced({ z }, "zigzak") end,
+            'policy: unknown layout "zigzak"; did you mean "zigzag"?')
+    end)
+
     it("comes from the planner where the policy is auto", function()
         local kept, had = package.loaded["cplab.planner"], #policy.names
         local asked

@@ -133,6 +133,49 @@ local function lives(...)
     return layers
 end
 
+local function between(entry, exit, layers)
+    return { entry = entry, exit = exit, layers = layers }
+end
+
+describe("the losses of tokens", function()
+    local function losses(policy, stream, cp, tp)
+        local result, message = labs.run { stream = stream, model = model(policy,
+            { pattern = "G*" }), cp = cp, tp = tp, calls = { { "token_losses" } } }
+        if not result then error(message, 2) end
+        return result.answers[1]
+    end
+
+    -- Exit and entry differ; a mask that is laid out as the batch was picks the same tokens.
+    it("come back to where the batch is: the same for each position as on one rank", function()
+        local of = between("zigzag", "contiguous", lives("mirror", "contiguous"))
+        for _, stream in ipairs { { lengths = { 24, 8 }, real = { 21, 3 } },
+            { seqlen = 16, batch = 2 } } do
+            local one = losses(of, stream, 1)
+            local n_labels = stream.seqlen and 2 * 15 or 20 + 2
+            for _, group in ipairs { { 2, 1 }, { 4, 1 }, { 2, 2 } } do
+                local many = losses(of, stream, unpack(group))
+                local sum = 0
+                for i, value in ipairs(many.losses) do
+                    assert.is_true(math.abs(value - one.losses[i]) <= 1e-12)
+                    assert.equal(one.losses[i] == 0, value == 0)
+                    sum = sum + value
+                end
+                assert.is_true(math.abs(sum / n_labels - many.loss) <= 1e-12)
+                for slot, position in ipairs(many.positions) do
+                    assert.equal(many.losses[position + 1], many.mine[slot])
+                end
+            end
+        end
+    end)
+
+    it("are those of a step", function()
+        local result, message = labs.run { stream = { lengths = { 16 } }, model = model "zigzag",
+            cp = 2, calls = { { "token_losses_before_a_step" } } }
+        assert.is_nil(result)
+        assert.matches("lab:token_losses: no step has run", message, 1, true)
+    end)
+end)
+
 describe("the residual stream", function()
     local STREAM = { lengths = { 32, 16 }, real = { 30, 13 } }
 
