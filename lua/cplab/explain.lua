@@ -63,8 +63,9 @@ end
 
 -- "p2p in mirror"; where the layer would live elsewhere than it does, that too.
 local function choice_text(choice, live)
-    return ("%s in %s%s"):format(choice.cp_mode, choice.mixer,
-        choice.live ~= live and ", live in " .. choice.live or "")
+    local moved = choice.live ~= live
+        and (choice.live == choice.mixer and ", living there" or ", living in " .. choice.live)
+    return ("%s in %s%s"):format(choice.cp_mode, choice.mixer, moved or "")
 end
 
 -- Of what the mixers of a group's layers could do instead the nearest; how near it is also depends

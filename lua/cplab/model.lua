@@ -8,11 +8,11 @@
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
 local assignments = require "cplab.assignment"
-local clusters = require "cplab.cluster"
 local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
 local named = require "cplab.named_layouts"
 local parameters = require "cplab.parameters"
+local planner_options = require "cplab.planner.options"
 local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
 
@@ -27,7 +27,6 @@ local FIELDS = {
     mlp = "table?", moe = "table?", tied = "boolean?", mtp = "table?",
     routes = "string?", exchange = "table?", eps = "number?", auto = "table?",
 }
-local AUTO = { cluster = "string|table?", layouts = "list?", entry = "string?", exit = "string?" }
 local GQA = {
     heads = "integer", kv_heads = "integer", head_dim = "integer", rotary_dim = "integer?",
     rope_theta = "number?", window = "integer?", cp_mode = "string?", a2a = "integer?",
@@ -83,8 +82,18 @@ local function check_layouts(kind, allowed, runs_in, level)
         table.concat(list, ", ")), level + 1)
 end
 
+-- The layouts that each kind is bound to: a list by kind, none where it takes any.
+local function bound_layouts(t)
+    local bound = {}
+    for _, kind in ipairs(schedules.kinds) do
+        local list = t[kind] and t[kind].layouts
+        if list and list ~= "any" then bound[kind] = type(list) == "table" and list or { list } end
+    end
+    return bound
+end
+
 -- Each kind of layer under a triple, and each layer under an assignment, is held to the layouts
--- that its kind may run in. What the planner chooses is checked where it has chosen.
+-- that its kind may run in. The planner keeps to them.
 local function check_all_layouts(model, t, level)
     local policy = model.policy
     for _, kind in ipairs(policy.live and schedules.kinds or {}) do
@@ -222,34 +231,6 @@ local function exchange_options(t, level)
         level + 1) }
 end
 
--- What the planner may choose from, and on whose prices.
-local function auto_options(t, level)
-    local who = "model.auto"
-    args.fields(who, t, AUTO, level + 1)
-    local auto = { cluster = t.cluster or "local" }
-    for _, name in ipairs { "entry", "exit" } do
-        auto[name] = t[name] and named.check(who .. "." .. name, t[name], level + 1)
-    end
-    if t.layouts then
-        auto.layouts = {}
-        for i, name in ipairs(t.layouts) do
-            auto.layouts[i] = named.check(who .. ".layouts", name, level + 1)
-        end
-        if #auto.layouts == 0 then
-            error(who .. ": layouts must name at least one layout", level + 1)
-        end
-        for _, name in ipairs { "entry", "exit" } do
-            if auto[name] then
-                args.one_of(who, name .. " layout", auto[name], auto.layouts, level + 1)
-            end
-        end
-    end
-    if t.cluster and not clusters.is(t.cluster) then
-        auto.cluster = clusters.load(t.cluster, level + 1)
-    end
-    return auto
-end
-
 local function balance_options(gqa)
     local options = {}
     for _, name in ipairs(BALANCE) do options[name] = gqa and gqa[name] end
@@ -278,8 +259,8 @@ end
 -- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
 -- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
 -- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table;
--- auto { cluster ("local"; a name of cplab.cluster, a path or a cluster), layouts (candidates; see
--- cplab.planner), entry, exit } of the policy "auto", used where that is the policy;
+-- auto { cluster, dtype, layouts, entry, exit }: what the policy "auto" decides by
+-- (cplab.planner.options);
 -- mtp { depth (1; how many), kind (of their blocks: "gqa", or a layer as cplab.schedule.list takes
 -- it), loss_scale (0.1) } or none: depths that predict later tokens (cplab.mtp)
 function M.new(t, level)
@@ -312,7 +293,8 @@ function M.new(t, level)
         gqa = t.gqa and gqa_config(t.gqa, level),
         mla = t.mla and mla_config(t.mla, level),
         balance = balance_options(t.gqa),
-        auto = auto_options(t.auto or {}, level),
+        auto = planner_options.check("model.auto", t.auto or {}, level),
+        bound = bound_layouts(t),
         gdn = t.gdn and gdn_config(t.gdn, level),
         mlp = t.mlp and { width = t.mlp.width },
         moe = t.moe and moe_config(t.moe, t.mlp ~= nil, level),

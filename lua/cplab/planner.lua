@@ -282,13 +282,28 @@ function M.exhaustive(prices, options)
     return { assignment = found, seconds = least / menus.PS, conversions = fewest }
 end
 
+-- Why one of an assignment's layouts cannot be had.
+local function refusal(prices, assignment)
+    if not prices.refusal then return nil end
+    local function why_not(name)
+        local reason = prices:refusal(name)
+        return reason and ("%s: %s"):format(name, reason)
+    end
+    local reason = why_not(assignment.entry) or why_not(assignment.exit)
+    for _, layer in ipairs(assignment.layers) do
+        reason = reason or why_not(layer.live) or why_not(layer.mixer)
+    end
+    return reason
+end
+
 --- The price of any assignment, as the planner counts it.
 -- @tparam table prices
 -- @tparam table assignment entry, exit, layers = { { live, mixer, cp_mode }, ... }
 -- @treturn ?number seconds
 -- @treturn ?string where it cannot be had: the first reason
 function M.price(prices, assignment)
-    local sum, at, reason = 0, assignment.entry, nil
+    local sum, at, reason = 0, assignment.entry, refusal(prices, assignment)
+    if reason then return nil, reason end
     local function add(seconds, why_not)
         reason = reason or (seconds == nil and (why_not or "no reason given")) or nil
         sum = sum + (seconds or 0)
@@ -322,7 +337,7 @@ end
 function M.for_model(model, stream, group)
     local auto = model.auto
     local prices = costs.new { cluster = auto.cluster, model = model, stream = stream,
-        cp = group.cp, tp = group.tp, layouts = auto.layouts }
+        cp = group.cp, tp = group.tp, dtype = auto.dtype, layouts = auto.layouts }
     return M.plan(prices, { entry = auto.entry, exit = auto.exit }), prices
 end
 

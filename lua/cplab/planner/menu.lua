@@ -5,6 +5,7 @@
 -- Layouts are numbers here, their places in the list of candidates; layers count from 1.
 -- @module cplab.planner.menu
 local args = require "cplab.check_args"
+local named = require "cplab.named_layouts"
 local schedules = require "cplab.schedule"
 
 local M = {}
@@ -71,6 +72,15 @@ local function mixers_for(menu, layer, live, mode)
     return menu.all
 end
 
+-- Why the model forbids a kind of layer to run in a layout; nil if it does not.
+local function refusal(menu, kind, layout)
+    local bound = (menu.model.bound or {})[kind]
+    for _, name in ipairs(bound or {}) do
+        if name == layout or name == named.parse(layout) then return nil end
+    end
+    return bound and ("%s layers may run in %s alone"):format(kind, table.concat(bound, ", "))
+end
+
 -- All that a layer may do while it lives in a layout, cheapest first; of equals the one with fewer
 -- conversions, then by the order of the candidates and of the modes.
 local function options_in(menu, mixers, i, live)
@@ -104,7 +114,8 @@ local function mixer_prices(menu, i)
     for _, mode in ipairs(menu.prices:modes(i)) do
         mixers[mode] = {}
         for l, name in ipairs(menu.names) do
-            local seconds, why_not = menu.prices:mixer(i, name, mode)
+            local seconds, why_not = nil, refusal(menu, menu.layers[i].kind, name)
+            if not why_not then seconds, why_not = menu.prices:mixer(i, name, mode) end
             mixers[mode][l] = {
                 ps = picoseconds(seconds, "the mixer of layer %d, %s in %s", i - 1, mode, name),
                 why_not = seconds == nil and (why_not or "no reason given") or nil,
