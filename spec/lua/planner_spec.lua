@@ -230,6 +230,84 @@ describe("the planner", function()
     end)
 end)
 
+describe("the planner on prices of real streams", function()
+    local cplab = require "cplab"
+
+    local function model_of(pattern)
+        return cplab.model { schedule = cplab.schedule.pattern(pattern, #pattern), hidden = 64,
+            policy = "auto", vocab = 32, gqa = { heads = 4, kv_heads = 2, head_dim = 16 },
+            gdn = { key_heads = 2, value_heads = 4, key_dim = 16, value_dim = 16, conv = 4 },
+            mlp = { width = 128 } }
+    end
+
+    local STREAMS = { { 8192 }, { 4096, 64, 64, 2048, 1920 },
+        { 128, 64, 64, 256, 64, 64, 128, 64 } }
+
+    it("equals exhaustive search", function()
+        local patterns, n = fake_prices.patterns(8), 0
+        for k, lengths in ipairs(STREAMS) do
+            local stream = cplab.stream.thd { lengths = lengths }
+            for _, cluster in ipairs { "h100", "local" } do
+                for _, cp in ipairs { 2, 16 } do
+                    n = n + 1
+                    local pattern = patterns[(n * 67) % #patterns + 1]
+                    local prices = cplab.cost.new { cluster = cluster, stream = stream, cp = cp,
+                        model = model_of(pattern), dtype = "bf16" }
+                    local where = ("%s, stream %d, cp %d on %s"):format(pattern, k, cp, cluster)
+                    assert_same(planner.exhaustive(prices, { layouts = first(2) }),
+                        planner.plan(prices, { layouts = first(2) }), where)
+                    local short = cplab.cost.new { cluster = cluster, stream = stream, cp = cp,
+                        model = model_of(pattern:sub(1, 3)), dtype = "bf16" }
+                    assert_same(planner.exhaustive(short), planner.plan(short), where)
+                end
+            end
+        end
+    end)
+
+    it("costs what a step under its assignment costs, and no fixed policy less", function()
+        for k, lengths in ipairs(STREAMS) do
+            local model = model_of "GGG*GG*"
+            local prices = cplab.cost.new { cluster = "h100", model = model, cp = 16,
+                stream = cplab.stream.thd { lengths = lengths } }
+            local plan = planner.plan(prices)
+            assert.is_true(math.abs(prices:step(plan.assignment).seconds - plan.seconds)
+                <= 1e-9 * plan.seconds)
+            for name, triple in pairs(cplab.policy.triples) do
+                local fixed = cplab.assignment.from_policy({ name = name, live = triple[1],
+                    gqa = triple[2], gdn = triple[3] }, model:layers())
+                local price = planner.price(prices, fixed)
+                assert.is_true(plan.seconds <= price * (1 + 1e-12),
+                    ("%s, stream %d"):format(name, k))
+            end
+        end
+    end)
+
+    it("keeps to the layouts that the model binds a kind to", function()
+        local model = model_of "GG*"
+        model.bound = { gqa = { "balanced" }, gdn = { "zigzag", "mirror" } }
+        local prices = cplab.cost.new { cluster = "h100", model = model, cp = 4,
+            stream = cplab.stream.thd { lengths = { 4096 } } }
+        for i, layer in ipairs(planner.plan(prices).assignment.layers) do
+            assert.truthy(layer.mixer:find(i == 3 and "^balanced" or "^[zm]i"), layer.mixer)
+        end
+        model.bound.gdn = { "snake" }
+        local ok, message = pcall(planner.plan, prices)
+        assert.is_false(ok)
+        assert.truthy(message:find("layer 0 (gdn) can run in none of the layouts", 1, true))
+        assert.truthy(message:find("gdn layers may run in snake alone", 1, true))
+    end)
+
+    it("prices no assignment in a layout that the stream cannot have", function()
+        local prices = cplab.cost.new { cluster = "h100", model = model_of "G", cp = 2,
+            stream = cplab.stream.thd { lengths = { 6, 10 } }, layouts = { "contiguous" } }
+        local layer = { live = "zigzag", mixer = "contiguous", cp_mode = "chunkwise" }
+        local price, reason = planner.price(prices, { entry = "zigzag", exit = "zigzag",
+            layers = { layer } })
+        assert.is_nil(price)
+        assert.truthy(reason:find("^zigzag: layout.zigzag: sequence 0 has 6 tokens"), reason)
+    end)
+end)
+
 describe("the planner refuses", function()
     local function message_of(change, options)
         local prices = prices_of("G*", 2, 1, "real")

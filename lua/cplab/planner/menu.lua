@@ -85,8 +85,9 @@ end
 -- conversions, then by the order of the candidates and of the modes.
 local function options_in(menu, mixers, i, live)
     local layer, list = menu.layers[i], {}
-    local rest, why_not = menu.prices:rest(i, menu.names[live])
-    rest = picoseconds(rest, "the rest of layer %d in %s", i - 1, menu.names[live])
+    local seconds, why_not = menu.prices:rest(i, menu.names[live])
+    local rest = picoseconds(seconds, "the rest of layer %d in %s", i - 1, menu.names[live])
+    why_not = seconds == nil and why_not or nil
     for order, mode in ipairs(menu.prices:modes(i)) do
         for _, mixer in ipairs(mixers_for(menu, layer, live, mode)) do
             local there = mixers[mode][mixer]
