@@ -87,6 +87,14 @@ describe("the policy auto", function()
         assert.truthy(texts[1]:find("GQA %w+ in zigzag"), texts[1])
     end)
 
+    it("takes tokens and loss where the model says", function()
+        local texts = assert(labs.run { stream = labs.padded(PACKED, 8), cp = 4,
+            model = labs.model { policy = "auto", auto = { entry = "mirror", exit = "zigzag" } },
+            calls = { { "assignments", 1 } } }).answers[1]
+        assert.truthy(texts[1]:find("^tokens and embedding live mirror; "), texts[1])
+        assert.truthy(texts[1]:find("; head, labels and loss live zigzag$"), texts[1])
+    end)
+
     it("plans for each stream", function()
         local streams = { labs.padded({ 64 }, 64), labs.padded({ 8, 8, 8, 8, 8, 8, 8, 8 }, 8) }
         local model = labs.model { policy = "auto", pattern = "GG*", auto = { cluster = "h100" } }
