@@ -2,9 +2,9 @@
 --
 -- The ladder of the reference system, and ours beside it. It began with a model that lives in
 -- zigzag, converts every GDN layer to contiguous and back, and builds the route inside each step
--- ("lazy zigzag"); then routes were built beforehand ("zigzag"); then the model lived in contiguous,
--- and only attention converts ("contiguous"). Ours: attention in mirror, which swaps half a shard in
--- place, in balanced, which swaps the tails of documents, GDN in zigzag by the chain of states
+-- ("lazy zigzag"); then routes were built beforehand ("zigzag"); then the model lived in contiguous
+-- and only attention converts ("contiguous"). Ours: attention in mirror, which swaps half a shard
+-- in place, in balanced, which swaps the tails of documents, GDN in zigzag by the chain of states
 -- ("native"), and what the planner chooses ("auto"). One document, and documents packed together.
 --
 --   alone ms      all conversions of a step, both passes, each begun together: the slowest rank
