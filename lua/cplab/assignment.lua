@@ -19,8 +19,8 @@ local schedules = require "cplab.schedule"
 local M = {}
 
 local FIELDS = { name = "string?", entry = "string", exit = "string", near = "string?",
-    layers = "list" }
-local LAYER = { live = "string", mixer = "string?", cp_mode = "string?" }
+    layers = "list", is_triple = "boolean?" }
+local LAYER = { live = "string", mixer = "string?", cp_mode = "string?", layer = "table?" }
 
 -- ---- making --------------------------------------------------------------------
 
@@ -29,7 +29,8 @@ function M.is(value)
     return type(value) == "table" and value.layers ~= nil
 end
 
---- An assignment as a user writes it, checked as far as it goes without a model.
+--- An assignment as a user writes it, checked as far as it goes without a model. What M.fit and
+-- M.from_policy give will do too; what they added is made anew.
 -- @tparam table t entry, exit (names of layouts), layers: a list of { live =, mixer = (default:
 -- live), cp_mode = (default: the schedule's) }; name (of the policy, in reports; "assignment");
 -- near (the layout that balanced ones stay near; contiguous)

@@ -23,7 +23,7 @@ local gdn = require "cplab.cost.gdn"
 local layers = require "cplab.layers"
 local models = require "cplab.model"
 local passes = require "cplab.cost.pass"
-local policies = require "cplab.policy"
+local named_layouts = require "cplab.named_layouts"
 local projection = require "cplab.cost.projection"
 local rest = require "cplab.cost.rest"
 local schedules = require "cplab.schedule"
@@ -45,14 +45,6 @@ M.candidates = { "contiguous", "zigzag", "mirror", "balanced", "balanced@0.1" }
 
 -- ---- making ---------------------------------------------------------------------
 
-local function check_layout_name(who, name, level)
-    local kind, tolerance = counting.split_name(name)
-    args.one_of(who, "layout", kind, policies.layout_names, level + 1)
-    if kind ~= name and not (tolerance and tolerance >= 0 and tolerance < math.huge) then
-        error(("%s: the tolerance of %s must be a number >= 0"):format(who, name), level + 1)
-    end
-end
-
 local function check_fields(t, level)
     args.fields("cost.new", t, FIELDS, level + 1)
     if not models.is(t.model) then error("cost.new: model must be a cplab.model", level + 1) end
@@ -61,8 +53,7 @@ local function check_fields(t, level)
     args.integer("cost.new", "tp", t.tp or 1, 1, nil, level + 1)
     args.one_of("cost.new", "dtype", t.dtype or t.model.dtype, DTYPES, level + 1)
     for _, name in ipairs(t.layouts or {}) do
-        args.value("cost.new", "layouts", name, "string", level + 1)
-        check_layout_name("cost.new", name, level + 1)
+        named_layouts.check("cost.new", name, level + 1)
     end
 end
 
@@ -73,9 +64,11 @@ local function refusal_of(counts, name)
 end
 
 local function split_by_refusal(self, names)
-    self.layouts, self.refused = {}, {}
+    self.layouts, self.refused, self.tried = {}, {}, {}
     for _, name in ipairs(names) do
+        name = named_layouts.check("cost.new", name)
         self.refused[name] = refusal_of(self.counts, name)
+        self.tried[name] = true
         if not self.refused[name] then self.layouts[#self.layouts + 1] = name end
     end
 end
@@ -190,10 +183,10 @@ end
 
 -- Why a layout cannot be had; nil if it can. Names beyond the candidates are tried here.
 local function layout_refusal(self, who, name, level)
-    if self.counts.cut[name] then return nil end
-    args.value(who, "layout", name, "string", level + 1)
-    check_layout_name(who, name, level + 1)
-    self.refused[name] = self.refused[name] or refusal_of(self.counts, name)
+    if not self.tried[name] then
+        named_layouts.check(who, name, level + 1)
+        self.refused[name], self.tried[name] = refusal_of(self.counts, name), true
+    end
     return self.refused[name]
 end
 
@@ -210,7 +203,7 @@ end
 
 local function mode_refusal(self, about, mode)
     if about.kind == "gdn" then return gdn.refusal(self.env, mode, about.config) end
-    if mode == "a2a+p2p" and not about.config.a2a then return "the model says no a2a" end
+    if mode == "a2a+p2p" and about.config.a2a == 0 then return "the model says no a2a" end
     return attention.refusal(self.env, about.kind, mode, about.config)
 end
 
@@ -271,6 +264,9 @@ end
 
 --- One conversion of hidden states from a layout to another in the forward pass, together with its
 -- adjoint in the backward pass; 0 between equal names and on one CP rank.
+-- With tp > 1 it goes from windows of `from` to whole shards of `to`, less the gather that is
+-- counted with what runs there. A conversion back from a mixer is the adjoint of the one to it;
+-- here it is priced as if the model lived in the mixer's layout, which may differ by a few rows.
 function Prices:convert(from, to)
     need_layout(self, "prices:convert", from, 2)
     need_layout(self, "prices:convert", to, 2)
@@ -295,10 +291,12 @@ end
 -- @tparam table assignment { name =, entry =, exit =, layers = a list of { live =, mixer =,
 -- cp_mode = } }
 -- @treturn table seconds (the sum of the prices above); compute, comm, convert, host (seconds that
--- add up to it); bytes, messages (of the busiest rank of each part, added up), conversions
--- (forward); items: { name =, kind = "ends", "mixer", "rest", "convert", layer = (from 0), seconds
--- =, detail = } in the order of the forward pass; ranks: timeline events { name =, rank =, start =,
--- duration =, kind = "compute", "comm", "convert", "host", "wait" } in seconds, rank by rank
+-- add up to it); bytes, messages (of the busiest rank of each part, added up); metrics (counts of
+-- the group as lab:step has them: conversions_fwd, conversions_bwd, conversion_bytes_fwd,
+-- conversion_bytes_bwd, conversion_messages_fwd, state_bytes); items: { name =, kind = "ends",
+-- "mixer", "rest", "convert", layer = (from 0), seconds =, detail = } in the order of the forward
+-- pass; ranks: timeline events { name =, rank =, start =, duration =, kind = "compute", "comm",
+-- "convert", "host", "wait" } in seconds, rank by rank
 -- @raise an assignment that does not fit the model, or that cannot run
 function Prices:step(assignment)
     return (projection.step(self, assignment, 2))

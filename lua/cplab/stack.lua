@@ -164,7 +164,8 @@ function Stack:add_gradient_rows(layout)
     scratch.spare = scratch.spare or self:hidden_rows(layout)
 end
 
---- Where such a gradient goes to: a tensor other than the one that it comes from.
+--- Where such a gradient goes to: a tensor other than the one that it comes from. Onto itself it
+-- would go through a buffer, unless the rows only swap.
 function Stack:gradient_rows(layout, src)
     local scratch = self.scratch[n_rows(self, layout)]
     return scratch.d ~= src and scratch.d or scratch.spare

@@ -99,6 +99,14 @@ describe("an assignment", function()
         assert.equal("contiguous", a.layers[2].mixer) -- nothing is planned around it
     end)
 
+    it("may be given where it came from: a policy's, as one of the user's", function()
+        local model = cplab.model(fields("balanced", "G*"))
+        local a = model:assignment(STREAM, { cp = 2 })
+        local again = model:with({ policy = a }):assignment(STREAM, { cp = 2 })
+        a.is_triple = nil
+        assert.same(a, again)
+    end)
+
     it("has layouts by name, each one object; balanced with tolerances of their own", function()
         local of = between("contiguous", "zigzag", { { live = "contiguous", mixer = "balanced@0" },
             { live = "zigzag", mixer = "balanced@1" } })
@@ -192,7 +200,7 @@ describe("an assignment is refused", function()
             layers = lives "zigzag" })
         refused('policy.layers[1]: field "live" is missing',
             between("zigzag", "zigzag", { { mixer = "zigzag" } }))
-        refused('policy.layers[1]: unknown field "mode"; there are cp_mode, live, mixer',
+        refused('policy.layers[1]: unknown field "mode"; there are cp_mode, layer, live, mixer',
             between("zigzag", "zigzag", { { live = "zigzag", mode = "p2p" } }))
     end)
 
