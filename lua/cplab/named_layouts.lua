@@ -79,22 +79,25 @@ function M.maker(stream, group, near, balance)
     return get
 end
 
---- Layouts of rows: for a stream of several columns theirs, else the layouts themselves. Equal
--- objects stay equal.
--- @tparam table layouts by name, or tables of such
--- @treturn table of the same form
-function M.by_column(layouts, made)
-    made = made or {}
+local function to_columns(layouts, made)
     local columns = {}
     for name, value in pairs(layouts) do
-        if not layout.is(value) then
-            columns[name] = M.by_column(value, made)
-        else
+        if layout.is(value) then
             made[value] = made[value] or (value:stream():batch() == 1 and value or value:columns())
             columns[name] = made[value]
+        else
+            columns[name] = to_columns(value, made)
         end
     end
     return columns
+end
+
+--- Layouts of rows: for a stream of several columns theirs, else the layouts themselves. What was
+-- one object stays one.
+-- @tparam table layouts by name, or tables of such
+-- @treturn table of the same form
+function M.by_column(layouts)
+    return to_columns(layouts, {})
 end
 
 return M
