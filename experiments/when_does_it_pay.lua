@@ -14,12 +14,12 @@
 --   auto             what the planner takes, tolerances and modes included; it is never below 1
 -- `convert %` and `keys %` are shares of the reference's step: conversions; keys, values and states
 -- that no work hides. What a ring costs beyond those is in its work: it meets the keys rank by
--- rank, and so short documents in many small pieces. `attn max/mean` is the imbalance of contiguous:
--- what is lost where nothing is converted. `context` is the mean number of keys that a query sees:
--- a ring hides behind attention only where that is long. `network` says how many ranks of a group
--- share a node: 8 by NVLink, or 1, as with 8 tensor-parallel ranks a node: then all bytes go over
--- InfiniBand. A case passes if the planner is as good as all the others, and if the projection of
--- its whole step is the sum that it planned with.
+-- rank, and so short documents in many small pieces. `attn max/mean` is the imbalance of
+-- contiguous: what is lost where nothing is converted. `context` is the mean number of keys that a
+-- query sees: a ring hides behind attention only where that is long. `network` says how many ranks
+-- of a group share a node: 8 by NVLink, or 1, as with 8 tensor-parallel ranks a node: then all
+-- bytes go over InfiniBand. A case passes if the planner is as good as all the others, and if the
+-- projection of its whole step is the sum that it planned with.
 local cplab = require "cplab"
 
 local PER_RANK = 32768
