@@ -37,6 +37,7 @@ local M = {}
 local FIELDS = {
     cluster = "any", model = "any", stream = "any", cp = "integer", tp = "integer?",
     backward = "boolean?", dtype = "string?", recompute = "boolean?", layouts = "list?",
+    near = "string?",
 }
 local DTYPES = { "bf16", "f32", "f64" }
 
@@ -55,6 +56,7 @@ local function check_fields(t, level)
     for _, name in ipairs(t.layouts or {}) do
         named_layouts.check("cost.new", name, level + 1)
     end
+    named_layouts.check("cost.new", t.near or "contiguous", level + 1)
 end
 
 -- Tries to lay the stream out; returns why that cannot be.
@@ -106,9 +108,7 @@ local function environment(self, cluster)
         gradient_bytes = math.max(bytes, 4), nodes = {}, loads = {},
         node_size = math.max(math.floor(cluster.ranks_per_node / self.tp), 1),
     }
-    for c = 0, self.cp - 1 do
-        env.nodes[c] = math.floor(c * self.tp / cluster.ranks_per_node)
-    end
+    for c = 0, self.cp - 1 do env.nodes[c] = math.floor(c * self.tp / cluster.ranks_per_node) end
     function env.pass() return passes.new(cluster, self.cp) end
     return env
 end
@@ -128,9 +128,9 @@ end
 -- @tparam table t cluster (a name, a path or a cluster), model, stream, cp, tp (1), backward (true:
 -- prices are of forward and backward), dtype (of rows and products: "bf16", "f32", "f64"; the
 -- model's), recompute (false; true: backward begins with the forward again), layouts (names of
--- candidates; by default M.candidates)
+-- candidates; by default M.candidates), near (the layout that balanced ones stay near: contiguous)
 -- @treturn table layouts: names of the candidates that the stream can have, in their order;
--- refused: name -> why not; model, stream, cluster, cp, tp
+-- refused: name -> why not; model, stream, cluster, cp, tp, near
 -- @raise unknown names, and a stream that can have none of the layouts
 function M.new(t)
     check_fields(t, 2)
@@ -139,7 +139,8 @@ function M.new(t)
         backward = t.backward ~= false, dtype = t.dtype or t.model.dtype,
         recompute = t.recompute or false, list = describe_layers(t.model),
         counts = counting.new { stream = t.stream, cp = t.cp, tp = t.tp or 1,
-            balance = t.model.balance },
+            near = t.near, balance = t.model.balance },
+        near = t.near or "contiguous",
     }, Prices)
     price_on(self, cluster_of(t.cluster, 2))
     local names = t.layouts or M.candidates

@@ -143,6 +143,20 @@ describe("seconds of the model of costs", function()
         assert.equal("exact", variant(two_nodes:with { cores = 2 }, { 512 }, "contiguous"))
     end)
 
+    -- 4 ranks of 16 rows on two nodes: the second node sees the 32 rows of the first, which its two
+    -- ranks fetch half each; alone each of them fetches all.
+    it("of one copy a node are those of its share of it", function()
+        local function comm(ranks_per_node)
+            local prices = prices_of { cp = 4, stream = { lengths = { 64 } }, backward = false,
+                cluster = cluster_of { ranks_per_node = ranks_per_node,
+                    links = { between = { beta = 1e6 } } } }
+            return select(2, prices:mixer(2, "contiguous", "gather")).comm
+        end
+        local key_bytes = 2 * 2 * 16 * 8
+        assert.near(16 * key_bytes / 1e6, comm(2), 1e-9)
+        assert.near(48 * key_bytes / 1e6, comm(1), 1e-9)
+    end)
+
     it("of lazy routes are blocking waits and segments that are built", function()
         local host = { sync = 1, segment = 1000, lazy_syncs = 3, prebuilt_syncs = 0 }
         local function seconds(routes)
@@ -354,6 +368,8 @@ describe("a projected step", function()
         assert.matches('field "exit" is missing', fails(function(t) t.exit = nil end))
         assert.matches("layer 0 cannot run: headwise with 4 value_heads",
             fails(function(t) t.layers[1].cp_mode = "headwise" end))
+        assert.matches("balanced layouts stay near zigzag in the assignment, near contiguous in",
+            fails(function(t) t.near, t.layers[2].mixer = "zigzag", "balanced" end))
         assert.matches('did you mean "mirror"', fails(function(t) t.layers[2].live = "miror" end))
     end)
 end)

@@ -13,7 +13,7 @@ Counts.__index = Counts
 
 local M = {}
 
---- A layout over the CP ranks alone. Balanced ones stay near contiguous.
+--- A layout over the CP ranks alone.
 -- @raise what the stream cannot have
 function Counts:layout(name)
     return self.over_cp(name)
@@ -137,13 +137,15 @@ function Counts:whole(chunk)
 end
 
 --- Counts of a stream over cp * tp ranks.
--- @tparam table t stream, cp, tp, balance (options of balanced layouts)
+-- @tparam table t stream, cp, tp, near (the layout that balanced ones stay near: contiguous),
+-- balance (their options)
 function M.new(t)
-    local over_cp = named_layouts.maker(t.stream, { cp = t.cp, tp = 1 }, nil, t.balance)
+    local over_cp = named_layouts.maker(t.stream, { cp = t.cp, tp = 1 }, t.near,
+        t.balance)
     return setmetatable({
         stream = t.stream, cp = t.cp, tp = t.tp, known = {}, over_cp = over_cp,
         over_all = t.tp == 1 and over_cp
-            or named_layouts.maker(t.stream, { cp = t.cp, tp = t.tp }, nil, t.balance),
+            or named_layouts.maker(t.stream, { cp = t.cp, tp = t.tp }, t.near, t.balance),
     }, Counts)
 end
 

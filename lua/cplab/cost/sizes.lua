@@ -71,9 +71,10 @@ function M.gdn_backward(K, V, c)
     return 16 * K * V + 2 * c * (9 * K + 5 * V) + 4 * c * c
 end
 
---- FLOP to summarise one row: what the state becomes, and with `whole` the transition as well.
+--- FLOP to summarise one row: what the state becomes, and with `whole` the transition as well. As
+-- kernels/gdn/gdn_summary_cpu.c does it; the whole is what the facts have at K = V = 128, c = 64.
 function M.gdn_summary(K, V, c, whole)
-    return 4 * K * V + (whole and 2 * K * K + 2 * K * K * K / c or 0)
+    return 4 * K * V + c * (2 * K + V) + (whole and K * (4 * K + c) or 0)
 end
 
 --- The same of a row's part in the gradient of the state.
