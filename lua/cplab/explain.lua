@@ -28,16 +28,20 @@ local function new_parts()
     return { seconds = 0, compute = 0, comm = 0, convert = 0 }
 end
 
--- The parts of layer i of an assignment.
+-- How keys come to queries where a mode leaves that open (cplab.cost).
+local VARIANTS = { exact = " (exact keys)", node = " (one copy a node)", all = " (all keys)" }
+
+-- The parts of layer i of an assignment, and the variant of its mode in words.
 local function parts_of(prices, i, layer)
     local parts = new_parts()
     add_work(parts, prices:rest(i, layer.live))
-    add_work(parts, prices:mixer(i, layer.mixer, layer.cp_mode))
+    local seconds, detail = prices:mixer(i, layer.mixer, layer.cp_mode)
+    add_work(parts, seconds, detail)
     if layer.mixer ~= layer.live then
         add(parts, "convert", (prices:convert(layer.live, layer.mixer)))
         add(parts, "convert", (prices:convert(layer.mixer, layer.live)))
     end
-    return parts
+    return parts, VARIANTS[detail and detail.variant] or ""
 end
 
 local function conversion(prices, from, to)
@@ -122,8 +126,9 @@ local function collect_all(prices, plan)
     end
     for i, choice in ipairs(plan.choices) do
         go_to(choice.live, i)
-        local g = collect(groups, { layers[i].kind:upper(), at, choice_text(choice, at) },
-            parts_of(prices, i, choice), i)
+        local parts, variant = parts_of(prices, i, choice)
+        local text = choice_text(choice, at) .. variant
+        local g = collect(groups, { layers[i].kind:upper(), at, text }, parts, i)
         g.live = at
         table.insert(g.choices, choice)
     end

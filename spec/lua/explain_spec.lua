@@ -76,6 +76,18 @@ describe("a plan in words", function()
             .. "wants contiguous\n", 1, true), text)
     end)
 
+    it("says how keys are gathered", function()
+        local prices = prices_of "G*"
+        local mixer = prices.mixer
+        prices.mixer = function(...)
+            local seconds, detail = mixer(...)
+            if seconds then detail.variant = "node" end
+            return seconds, detail
+        end
+        local lines = explain.lines(prices, planner.plan(prices, CONTIGUOUS))
+        assert.truthy(lines[4]:find("GQA   contiguous  p2p in mirror (one copy a node)  ", 1, true))
+    end)
+
     it("shortens long lists of layers", function()
         local lines = lines_of(("G*"):rep(9), CONTIGUOUS, {})
         assert.truthy(lines[3]:find("^    0, 2, 4, ... %(9 runs%)  GDN"))
