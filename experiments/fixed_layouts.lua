@@ -242,7 +242,7 @@ return cplab.experiment {
         layout = { "lazy zigzag", "zigzag", "contiguous", "mirror", "balanced", "native", "auto" },
         cp = { 4 },
     },
-    params = { tokens = 4096, draw = 1, iters = 5, dtype = "f32" },
+    params = { tokens = 2048, draw = 4, iters = 5, dtype = "f32" },
     stream = stream,
     model = model,
     run = run,
