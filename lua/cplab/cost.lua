@@ -177,6 +177,12 @@ local function layout_refusal(self, who, name, level)
     return self.refused[name]
 end
 
+--- Why the stream cannot have a layout; nil where it can. Any name that a policy may have.
+-- @raise an unknown layout
+function Prices:refusal(layout)
+    return (layout_refusal(self, "prices:refusal", layout, 2))
+end
+
 local function need_layout(self, who, name, level)
     local reason = layout_refusal(self, who, name, level + 1)
     if reason then error(("%s: %s: %s"):format(who, name, reason), level + 1) end
