@@ -1,0 +1,259 @@
+--- Clusters: the numbers of machines that a step can be projected to, each with its source.
+-- A cluster is a file that returns a table of the shape of `M.shape`; each number in it is
+-- `{ value, source = "text" }`, with `unit` where it has one. `cplab.cluster.load "h100"` checks
+-- all of them and gives the bare numbers.
+--
+-- Times follow from three forms, each of which is a fixed part and a rate:
+--
+--     work      (flop + calls * half) / (flops * max)       efficiency max * n / (n + half) a call
+--     memory    (bytes + calls * half) / bandwidth
+--     exchange  alpha + messages * message + (bytes + half) / beta      of each level of links
+--
+-- A rank's two levels of links run side by side as far as links.overlap says (1: the longer of the
+-- two counts, 0: their sum). Ranks that share fewer cores than they are (only "local") also wait
+-- for each other: what all of them spend, divided by the cores, is a lower bound.
+-- @module cplab.cluster
+-- @usage local h100 = cplab.cluster.load "h100"
+--   local slow = h100:with { links = { between = { beta = 23e9 } } }
+local args = require "cplab.check_args"
+
+local Cluster = {}
+Cluster.__index = Cluster
+
+local M = {}
+
+local CURVE = { max = "fraction", half = "number" }
+local LINK = { alpha = "number", message = "number", beta = "positive", half = "number" }
+
+--- What a cluster file holds; leaves say what the number may be: "positive", "number" (0 or more),
+-- "fraction" (0 to 1, but for rates not 0), "share" (0 to 1), "count" (an integer from 1), "whole"
+-- (an integer from 0). A "?" at the end: may be left out.
+--   ranks_per_node   ranks that reach each other over links.inside
+--   cores            processors that all ranks share; left out: each rank has its own
+--   flops            peak FLOP/s of a rank, by the dtype of its products
+--   efficiency       per kind of kernel: the share of the peak that a large call reaches, and the
+--                    FLOP of a call that reaches half of that
+--   memory           bytes/s that a rank reads and writes, and bytes of a call that reaches half
+--   links            inside and between nodes, of one rank and direction: seconds of an exchange
+--                    (alpha), of each message (message), bytes/s (beta), bytes that reach half;
+--                    overlap: how far the two run side by side
+--   overlap          the share of an exchange that can hide behind the work beside it: ring (a hop
+--                    and the attention of a step), gather (keys and attention), convert, halo
+--   host             seconds of a blocking wait for the device (sync), of starting a kernel
+--                    (launch), of building a route per segment; waits of a conversion with lazy and
+--                    prebuilt routes
+M.shape = {
+    ranks_per_node = "count",
+    cores = "count?",
+    flops = { bf16 = "positive", f32 = "positive", f64 = "positive" },
+    efficiency = { gemm = CURVE, attention_forward = CURVE, attention_backward = CURVE,
+        gdn_forward = CURVE, gdn_backward = CURVE },
+    memory = { bandwidth = "positive", half = "number" },
+    links = { inside = LINK, between = LINK, overlap = "share" },
+    overlap = { ring = "share", gather = "share", convert = "share", halo = "share" },
+    host = { sync = "number", launch = "number", segment = "number", lazy_syncs = "whole",
+        prebuilt_syncs = "whole" },
+}
+
+--- The clusters that come with cplab.
+M.names = { "local", "a100", "h100", "h200", "gb200", "gb300" }
+
+local RULES = {
+    positive = { "a number > 0", function(x) return x > 0 end },
+    number = { "a number >= 0", function(x) return x >= 0 end },
+    fraction = { "a number in (0, 1]", function(x) return x > 0 and x <= 1 end },
+    share = { "a number in [0, 1]", function(x) return x >= 0 and x <= 1 end },
+    count = { "an integer >= 1", function(x) return x >= 1 and args.is_integer(x) end },
+    whole = { "an integer >= 0", function(x) return x >= 0 and args.is_integer(x) end },
+}
+
+local function sorted_keys(t)
+    local keys = {}
+    for key in pairs(t) do keys[#keys + 1] = key end
+    table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+    return keys
+end
+
+-- Infinite numbers are refused with NaN and negative ones.
+local function check_value(who, path, value, rule, level)
+    local words, holds = unpack(RULES[(rule:gsub("%?$", ""))])
+    if type(value) ~= "number" or not (value < math.huge and holds(value)) then
+        error(("%s: %s must be %s (got %s)"):format(who, path, words, args.show(value)), level + 1)
+    end
+    return value
+end
+
+local ENTRY = { [1] = true, source = true, unit = true }
+
+local function check_entry(who, path, entry, rule, level)
+    if type(entry) ~= "table" then
+        error(("%s: %s must be { value, source = \"...\" } (got %s)"):format(who, path,
+            args.show(entry)), level + 1)
+    end
+    for _, key in ipairs(sorted_keys(entry)) do
+        if not ENTRY[key] then
+            args.unknown(who, "field of " .. path, key, { "source", "unit" }, level + 1)
+        end
+    end
+    if type(entry.source) ~= "string" or entry.source == "" then
+        error(("%s: %s has no source"):format(who, path), level + 1)
+    end
+    return check_value(who, path, entry[1], rule, level + 1)
+end
+
+-- Checks a table against a shape: visits leaves by name, and refuses what is missing or unknown.
+local function walk(who, path, t, shape, leaf, level)
+    if type(t) ~= "table" then
+        error(("%s: %s must be a table (got %s)"):format(who, path == "" and "the file" or path,
+            args.show(t)), level + 1)
+    end
+    local names, out = sorted_keys(shape), {}
+    for _, key in ipairs(sorted_keys(t)) do
+        if shape[key] == nil then
+            args.unknown(who, path == "" and "field" or "field of " .. path, key, names, level + 1)
+        end
+    end
+    for _, name in ipairs(names) do
+        local rule, here = shape[name], path == "" and name or path .. "." .. name
+        if t[name] == nil then
+            if type(rule) == "table" or rule:sub(-1) ~= "?" then
+                error(("%s: %s is missing"):format(who, here), level + 1)
+            end
+        elseif type(rule) == "table" then
+            out[name] = walk(who, here, t[name], rule, leaf, level + 1)
+        else
+            out[name] = leaf(who, here, t[name], rule, level + 1)
+        end
+    end
+    return out
+end
+
+-- The sources of a checked file, by path: "links.inside.alpha".
+local function list_sources(t, shape, path, out)
+    for name, rule in pairs(shape) do
+        local here = path == "" and name or path .. "." .. name
+        if type(rule) == "table" then
+            list_sources(t[name], rule, here, out)
+        elseif t[name] ~= nil then
+            out[here] = t[name].source
+        end
+    end
+    return out
+end
+
+--- Checks what a cluster file returned.
+-- @tparam string name what messages call it
+-- @tparam table file
+-- @tparam ?number level whom errors blame
+-- @treturn table a cluster: bare numbers under the names of `shape`; `name`; `sources` by path
+-- @raise `cluster h100: links.inside.alpha must be a number >= 0 (got -1)`: a missing, negative,
+-- infinite or unknown number, one without a source
+function M.check(name, file, level)
+    level = (level or 1) + 1
+    local who = "cluster " .. name
+    local cluster = walk(who, "", file, M.shape, check_entry, level)
+    cluster.name = name
+    cluster.sources = list_sources(file, M.shape, "", {})
+    return setmetatable(cluster, Cluster)
+end
+
+local function read(name, level)
+    if not name:find "[/.]" then
+        args.one_of("cluster", "cluster", name, M.names, level + 1)
+        return require("cplab.clusters." .. name)
+    end
+    local chunk, message = loadfile(name)
+    if not chunk then error("cluster: " .. message, level + 1) end
+    local ok, file = pcall(setfenv(chunk, {}))
+    if not ok then error(("cluster: %s"):format(tostring(file)), level + 1) end
+    return file
+end
+
+--- Loads a cluster: one of `names`, or a file (anything with a "/" or a "." in it).
+-- @tparam string name
+-- @tparam ?number level whom errors blame
+-- @treturn table as `check`
+-- @raise an unknown name, with the nearest; a file that cannot be read; what `check` raises
+function M.load(name, level)
+    level = (level or 1) + 1
+    args.value("cluster.load", "name", name, "string", level)
+    return (M.check(name, read(name, level), level))
+end
+
+--- Whether a value is a cluster.
+function M.is(value)
+    return getmetatable(value) == Cluster
+end
+
+-- A copy of t in which the numbers of `changes` stand instead.
+local function changed(who, path, t, changes, shape, level)
+    local out, names = {}, sorted_keys(shape)
+    for key, value in pairs(t) do out[key] = value end
+    if type(changes) ~= "table" then
+        error(("%s: %s must be a table (got %s)"):format(who, path, args.show(changes)), level + 1)
+    end
+    for _, key in ipairs(sorted_keys(changes)) do
+        local here, rule = path == "" and tostring(key) or path .. "." .. tostring(key), shape[key]
+        if rule == nil then
+            args.unknown(who, path == "" and "field" or "field of " .. path, key, names, level + 1)
+        elseif type(rule) == "table" then
+            out[key] = changed(who, here, t[key], changes[key], rule, level + 1)
+        else
+            out[key] = check_value(who, here, changes[key], rule, level + 1)
+        end
+    end
+    return out
+end
+
+--- The same cluster with other numbers: bare ones, under the names of `shape`.
+-- @usage h100:with { ranks_per_node = 4, links = { between = { beta = 92e9 } } }
+-- @raise unknown names and values out of range, as in a file
+function Cluster:with(changes)
+    local out = changed("cluster.with", "", self, changes, M.shape, 2)
+    return setmetatable(out, Cluster)
+end
+
+-- ---- seconds --------------------------------------------------------------------
+
+--- Seconds of work: `calls` kernels of one kind, `flop` floating point operations in all.
+-- @tparam string kind of `shape.efficiency`
+-- @tparam string dtype of `shape.flops`
+function Cluster:work(kind, dtype, flop, calls)
+    if flop == 0 then return 0 end
+    local curve = self.efficiency[kind]
+    return (flop + calls * curve.half) / (self.flops[dtype] * curve.max) + calls * self.host.launch
+end
+
+--- Seconds of `calls` kernels that move `bytes` through memory, reads and writes together.
+function Cluster:move(bytes, calls)
+    if bytes == 0 then return 0 end
+    return (bytes + calls * self.memory.half) / self.memory.bandwidth + calls * self.host.launch
+end
+
+local function over(link, bytes, messages)
+    if messages == 0 then return 0 end
+    return link.alpha + messages * link.message + (bytes + link.half) / link.beta
+end
+
+--- Seconds of two things of which a share of the shorter one hides behind the other.
+function M.together(a, b, share)
+    return a + b - share * math.min(a, b)
+end
+
+--- Seconds of one rank and direction of an exchange: bytes and messages over each level of links.
+function Cluster:exchange(inside_bytes, inside_messages, between_bytes, between_messages)
+    local links = self.links
+    return M.together(over(links.inside, inside_bytes, inside_messages),
+        over(links.between, between_bytes, between_messages), links.overlap)
+end
+
+--- Seconds until all ranks are done: the slowest one, or where ranks share cores what all spend
+-- divided by the cores.
+-- @tparam table seconds a list, one a rank
+function Cluster:slowest(seconds)
+    local most, sum = 0, 0
+    for i = 1, #seconds do most, sum = math.max(most, seconds[i]), sum + seconds[i] end
+    return self.cores and math.max(most, sum / self.cores) or most
+end
+
+return M
