@@ -16,13 +16,16 @@ local SWEPT = { "tokens", "cp", "nodes" }
 
 -- ---- what is asked for ------------------------------------------------------------------
 
--- What does not go together: the options that each form takes beside --json.
+-- The options that each form of the command takes.
 local FORMS = {
-    { flag = "claims", takes = {} },
+    { flag = "claims", takes = { json = true } },
     { flag = "fit", takes = { out = true } },
-    { flag = "validate", takes = {} },
+    { flag = "validate", takes = { json = true } },
 }
-local OPTIONS = { "cluster", "nodes", "dtype", "sweep", "trace", "out", "forward", "recompute" }
+local PROJECTION = { cluster = true, nodes = true, dtype = true, sweep = true, trace = true,
+    forward = true, recompute = true, json = true }
+local OPTIONS = { "cluster", "nodes", "dtype", "forward", "recompute", "sweep", "json", "trace",
+    "out" }
 
 -- A sentence about words that say nothing together, or nil.
 local function clash(arguments)
@@ -41,13 +44,11 @@ local function clash(arguments)
     if form and arguments.file then
         return ("--%s takes no experiment (got %s)"):format(form.flag, arguments.file)
     end
-    local takes = form and form.takes
-        or { cluster = true, nodes = true, dtype = true, sweep = true, trace = true,
-            forward = true, recompute = true }
+    local takes = form and form.takes or PROJECTION
     for _, name in ipairs(OPTIONS) do
         if arguments[name] and not takes[name] then
-            return form and ("--%s goes with an experiment, not with --%s"):format(name, form.flag)
-                or ("--%s goes with --fit"):format(name)
+            return ("--%s does not go with %s"):format(name,
+                form and "--" .. form.flag or "an experiment")
         end
     end
     if arguments.sweep and arguments.trace then

@@ -1,0 +1,187 @@
+--- What every rank of `project --fit` runs: short calls of each kernel at several sizes, exchanges
+-- and the building of routes, all in turn, round by round, so that what disturbs the machine
+-- disturbs them alike.
+--
+-- Kernels are timed by the CPU time of the threads, all ranks at once, as they run in a step;
+-- exchanges by the clock on the wall too, since ranks wait in them.
+-- @module cplab.project.fit_rank
+local buffer = require "string.buffer"
+
+local arrays = require "cplab.bench.arrays"
+local clib = require "clib"
+local comms = require "cplab.comm"
+local cores = require "cplab.bench.core"
+local gemm = require "cplab.bench.gemm"
+local layouts = require "cplab.layout"
+local routes = require "cplab.route"
+local rows = require "cplab.rows"
+local statistics = require "cplab.bench.statistics"
+local streams = require "cplab.stream"
+local timing = require "cplab.bench.timing"
+
+local C, ffi = clib.C, clib.ffi
+
+-- A call is repeated until it is so many seconds long, but not too often.
+local LEAST_SECONDS, MAX_REPEATS = 1e-3, 500
+
+-- ---- parts: { kind, x (flop or bytes of a call), call } --------------------------------
+
+local function add(parts, kind, x, call)
+    parts[#parts + 1] = { kind = kind, x = x, call = call }
+end
+
+local function add_gemm(parts, sizes)
+    for dtype, list in pairs(sizes.gemm) do
+        for _, n in ipairs(list) do
+            local product = gemm.new(n, dtype)
+            add(parts, "gemm_" .. dtype, product.flops, product.run)
+        end
+    end
+end
+
+local function add_cores(parts, op, kind, case, tokens)
+    for _, n in ipairs(tokens) do
+        local of_size = { tokens = n, dtype = "f32" }
+        for name, value in pairs(case) do of_size[name] = value end
+        local core = cores.new(kind, of_size)
+        local forward, backward = kind.flops(of_size)
+        core:forward() -- backward reads what it leaves
+        add(parts, op .. "_forward", forward, function() core:forward() end)
+        add(parts, op .. "_backward", backward, function() core:backward() end)
+    end
+end
+
+-- A sum y = y + x reads two arrays and writes one, a norm and a copy read one and write one.
+local function add_memory(parts, sizes)
+    local kernels, width = C.cpl_kernels_for("cpu", C.CPL_F32), sizes.width
+    for _, n in ipairs(sizes.memory) do
+        local x, y = arrays.new("f32", n, width), arrays.new("f32", n, width)
+        local weight, rstd = arrays.new("f32", 1, width), arrays.new("f32", n, 1)
+        arrays.draw(x, "fit.x", -1, 1)
+        local bytes = 4 * n * width
+        add(parts, "memory", 3 * bytes, function() rows.accumulate(kernels, x, y, 1e-3) end)
+        add(parts, "memory", 2 * bytes, function() clib.check(C.cpl_tensor_copy(y, x)) end)
+        local p = ffi.new("cpl_rms_norm", { x = x.data, weight = weight.data, y = y.data,
+            rstd = rstd.data, n_rows = n, width = width, eps = 1e-6 })
+        add(parts, "memory", 2 * bytes, function() kernels.rms_norm(p) end)
+        parts[#parts].kept = { x, y, weight, rstd }
+    end
+end
+
+-- ---- exchanges ----------------------------------------------------------------------
+
+-- Collective. Rows of one sequence from contiguous to a layout and, if it works in place, in it.
+local function add_exchange(parts, comm, kind, tokens, width)
+    local stream = streams.thd { lengths = { tokens } }
+    local cp, rank = comm:size(), comm:rank()
+    local from = layouts.contiguous(stream, { cp = cp })
+    local route = routes(from, layouts.create(kind, stream, { cp = cp }))
+    local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 1, C.cpl_plan_create, route._ptr,
+        comm._ptr, clib.dtypes.f32, width, "auto")
+    local n = from:n_local(rank)
+    local x = rows.new(comm._ptr, "f32", n, width)
+    local y = comm:agree(C.cpl_plan_swaps(plan)) and x or rows.new(comm._ptr, "f32", n, width)
+    local stats = route:stats()
+    add(parts, "exchange", stats.busiest_tokens * width * 4, function()
+        x.layout = 0 -- in place the rows are those of the target; here only their number matters
+        clib.check(C.cpl_plan_start(plan, x, y))
+        clib.check(C.cpl_plan_finish(plan))
+    end)
+    local part = parts[#parts]
+    part.is_exchange, part.n_messages = true, math.ceil(stats.messages / cp)
+    part.kept = { route, plan }
+end
+
+local function add_exchanges(parts, comm, sizes)
+    if comm:size() < 2 then return end
+    for _, tokens in ipairs(sizes.exchange) do
+        for _, kind in ipairs { "mirror", "zigzag" } do
+            add_exchange(parts, comm, kind, tokens * comm:size(), sizes.width)
+        end
+    end
+end
+
+-- ---- routes ---------------------------------------------------------------------------
+
+local function add_routes(parts, sizes)
+    for _, n in ipairs(sizes.routes) do
+        local lengths = {}
+        for i = 1, n do lengths[i] = 16 * (1 + i % 3) end
+        local stream = streams.thd { lengths = lengths }
+        local from = layouts.zigzag(stream, { cp = 8 })
+        local to = layouts.contiguous(stream, { cp = 8 })
+        local out, part = ffi.new "cpl_route *[1]", ffi.new "cpl_route_part"
+        local function build()
+            clib.check(C.cpl_route_create(from._ptr, to._ptr, out))
+            clib.check(C.cpl_route_rank(out[0], 4, part))
+            local n_segments = tonumber(part.n_sends + part.n_receives)
+            C.cpl_route_destroy(out[0])
+            return n_segments
+        end
+        add(parts, "route", build(), build)
+        parts[#parts].kept = { from, to }
+    end
+end
+
+-- ---- measuring ------------------------------------------------------------------------
+
+-- Collective. The same number of repeats on every rank. An exchange is not repeated: what is
+-- fixed in it, waiting, is measured.
+local function set_repeats(parts, comm)
+    local seconds = {}
+    for i, part in ipairs(parts) do
+        part.call()
+        comm:barrier()
+        local start = C.cpl_thread_clock()
+        part.call()
+        seconds[i] = C.cpl_thread_clock() - start
+    end
+    seconds = comm:max(seconds)
+    for i, part in ipairs(parts) do
+        local n = part.is_exchange and 4 or math.ceil(LEAST_SECONDS / math.max(seconds[i], 1e-9))
+        part.repeats = math.min(n, MAX_REPEATS)
+        part.name = i
+        part.run = function()
+            for _ = 1, part.repeats do part.call() end
+        end
+    end
+end
+
+local function median(list, q)
+    return statistics.quantile(list, q or 0.5)
+end
+
+local function points_of(parts, wall, busy, size)
+    local points = {}
+    for i, part in ipairs(parts) do
+        points[i] = {
+            kind = part.kind, x = part.x, n_messages = part.n_messages,
+            seconds = median(busy[i]) / size / part.repeats,
+            wall = median(wall[i], 0.25) / part.repeats,
+        }
+    end
+    return points
+end
+
+-- Collective.
+local function measure(comm, payload)
+    local parts, sizes = {}, payload.sizes
+    if payload.kernels then
+        add_gemm(parts, sizes)
+        add_cores(parts, "attention", require "cplab.bench.gqa_core", sizes.gqa, sizes.attention)
+        add_cores(parts, "gdn", require "cplab.bench.gdn_core", sizes.gdn, sizes.delta)
+        add_memory(parts, sizes)
+        add_routes(parts, sizes)
+    end
+    add_exchanges(parts, comm, sizes)
+    set_repeats(parts, comm)
+    local wall, _, busy = timing.run(comm, parts, 1, payload.rounds)
+    return points_of(parts, wall, busy, comm:size())
+end
+
+--- @param ptr the `cpl_comm *` of this rank
+-- @tparam string payload sizes, rounds, kernels (whether those are measured, or exchanges alone)
+-- @treturn string a list of { kind, x, seconds (CPU of a rank and call), wall, n_messages }
+return function(ptr, payload)
+    return buffer.encode(measure(comms.wrap(ptr), buffer.decode(payload)))
+end
