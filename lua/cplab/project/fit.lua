@@ -20,7 +20,7 @@ M.sizes = {
     width = 256, gemm = { f32 = { 96, 192, 384, 768 }, f64 = { 128, 384 } },
     gqa = { heads = 4, kv_heads = 2, head_dim = 64, window = 0 }, attention = { 128, 384, 1024 },
     gdn = { key_heads = 2, value_heads = 4, key_dim = 64, value_dim = 64, chunk = 64 },
-    delta = { 128, 512, 1024 }, memory = { 128, 512, 2048 }, exchange = { 16, 256, 2048 },
+    delta = { 128, 384, 1024 }, memory = { 128, 512, 2048 }, exchange = { 16, 256, 2048 },
     routes = { 16, 256, 4096 },
 }
 M.rounds = 9
