@@ -306,6 +306,69 @@ CPL_API cpl_status cpl_layout_spans(const cpl_layout *layout, int rank,
                                     int64_t *n_out);
 CPL_API void cpl_free(void *memory);
 
+/* ---- layout: counts over all ranks, for prices ---- */
+
+/*
+ * Local. rows[i * n_b + j]: how many rows rank i of `a` and rank j of `b` both
+ * hold, for layouts of one stream with n_a and n_b ranks: what a conversion
+ * moves between each pair. segments[i]: in how many pieces rank i of `a` gives
+ * them away, its own included. Linear in the holdings of both. Errors: MISMATCH
+ * (nothing is written).
+ */
+CPL_API cpl_status cpl_layout_overlap(const cpl_layout *a, const cpl_layout *b,
+                                      int64_t *rows, int64_t *segments);
+
+/* Counts of causal attention between CP ranks; the arrays are the caller's. */
+typedef struct cpl_key_traffic {
+    /* [cp * cp], at query rank * cp + key rank */
+    int64_t *pairs;  /* real queries x real keys that they see */
+    int64_t *blocks; /* spans of queries that see some key of that rank */
+    int64_t *keys;   /* rows that some query sees: what exactly the needed keys
+                        are; its own on the diagonal */
+    /* [ceil(cp / node_size) * cp], at node * cp + key rank */
+    int64_t *node_keys; /* rows that some query of the node's ranks sees */
+} cpl_key_traffic;
+/*
+ * Local. Fills all four arrays. window as in cpl_view_keys; ranks n * node_size
+ * .. (n + 1) * node_size - 1 are node n. Time: spans times ranks, with a window
+ * times the spans that it reaches. Errors: INVALID (tp > 1, window < 0,
+ * node_size < 1, causal work of 2^62 or more), MEMORY.
+ */
+CPL_API cpl_status cpl_layout_key_traffic(const cpl_layout *layout,
+                                          int64_t window, int node_size,
+                                          const cpl_key_traffic *out);
+
+/* Real spans of a rank, their rows, and the chunks that they are cut into. */
+typedef struct cpl_chain_load {
+    int64_t spans, rows, chunks;
+} cpl_chain_load;
+/* All of a rank's real spans, those that only begin a chain of several, those
+ * that take a state and hand one on, and those that take one. */
+typedef struct cpl_chain_loads {
+    cpl_chain_load all, heads, middles, followers;
+} cpl_chain_loads;
+/*
+ * Local. loads: one entry a rank. halo[i * n_ranks + j]: rows of rank j among
+ * the `width` before each span of rank i (as in cpl_view_halo of real spans,
+ * without fill). Errors: INVALID (chunk < 1, width < 0), MEMORY.
+ */
+CPL_API cpl_status cpl_layout_chain_loads(const cpl_layout *layout,
+                                          int64_t chunk, int64_t width,
+                                          cpl_chain_loads *loads,
+                                          int64_t *halo);
+
+/* States that one rank hands to another (perhaps itself) in one hop: from spans
+ * of level `level` - 1 of cpl_layout_chain to spans of `level`. */
+typedef struct cpl_hop {
+    int64_t level; /* >= 1 */
+    int from, to;
+    int64_t states;
+} cpl_hop;
+/* Local. All hops by level, each pair of ranks once a level. The array is the
+ * caller's, freed with cpl_free. Errors: MEMORY. */
+CPL_API cpl_status cpl_layout_hops(const cpl_layout *layout, cpl_hop **out,
+                                   int64_t *n_out);
+
 /*
  * A view: what a consumer wants to see, per rank; positions may repeat, be
  * missing, or be fill. Borrows the layout.

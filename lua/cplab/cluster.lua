@@ -5,7 +5,7 @@
 --
 -- Times follow from three forms, each of which is a fixed part and a rate:
 --
---     work      (flop + calls * half) / (flops * max)       efficiency max * n / (n + half) a call
+--     work      (flop + pieces * half) / (flops * max)     efficiency max * n / (n + half) a piece
 --     memory    (bytes + calls * half) / bandwidth
 --     exchange  alpha + messages * message + (bytes + half) / beta      of each level of links
 --
@@ -31,14 +31,17 @@ local LINK = { alpha = "number", message = "number", beta = "positive", half = "
 --   ranks_per_node   ranks that reach each other over links.inside
 --   cores            processors that all ranks share; left out: each rank has its own
 --   flops            peak FLOP/s of a rank, by the dtype of its products
---   efficiency       per kind of kernel: the share of the peak that a large call reaches, and the
---                    FLOP of a call that reaches half of that
---   memory           bytes/s that a rank reads and writes, and bytes of a call that reaches half
+--   efficiency       per kind of kernel: the share of the peak that large pieces reach, and the
+--                    FLOP of a piece that reaches half of that; a piece is a product (gemm), a span
+--                    of queries (attention), a chunk of all heads (gdn)
+--   memory           bytes/s that a rank reads and writes, and bytes of a call that reaches half;
+--                    pack: times that a row which changes rank is read or written beside the link
 --   links            inside and between nodes, of one rank and direction: seconds of an exchange
 --                    (alpha), of each message (message), bytes/s (beta), bytes that reach half;
 --                    overlap: how far the two run side by side
 --   overlap          the share of an exchange that can hide behind the work beside it: ring (a hop
---                    and the attention of a step), gather (keys and attention), convert, halo
+--                    and the attention of a step), gather (keys and attention), convert, halo,
+--                    gradients (their sum over the group, and the backward pass)
 --   host             seconds of a blocking wait for the device (sync), of starting a kernel
 --                    (launch), of building a route per segment; waits of a conversion with lazy and
 --                    prebuilt routes
@@ -48,9 +51,10 @@ M.shape = {
     flops = { bf16 = "positive", f32 = "positive", f64 = "positive" },
     efficiency = { gemm = CURVE, attention_forward = CURVE, attention_backward = CURVE,
         gdn_forward = CURVE, gdn_backward = CURVE },
-    memory = { bandwidth = "positive", half = "number" },
+    memory = { bandwidth = "positive", half = "number", pack = "number" },
     links = { inside = LINK, between = LINK, overlap = "share" },
-    overlap = { ring = "share", gather = "share", convert = "share", halo = "share" },
+    overlap = { ring = "share", gather = "share", convert = "share", halo = "share",
+        gradients = "share" },
     host = { sync = "number", launch = "number", segment = "number", lazy_syncs = "whole",
         prebuilt_syncs = "whole" },
 }
@@ -215,19 +219,17 @@ end
 
 -- ---- seconds --------------------------------------------------------------------
 
---- Seconds of work: `calls` kernels of one kind, `flop` floating point operations in all.
+--- Seconds of work: `flop` floating point operations of one kind, in so many pieces.
 -- @tparam string kind of `shape.efficiency`
 -- @tparam string dtype of `shape.flops`
-function Cluster:work(kind, dtype, flop, calls)
-    if flop == 0 then return 0 end
+function Cluster:work(kind, dtype, flop, pieces)
     local curve = self.efficiency[kind]
-    return (flop + calls * curve.half) / (self.flops[dtype] * curve.max) + calls * self.host.launch
+    return (flop + pieces * curve.half) / (self.flops[dtype] * curve.max)
 end
 
 --- Seconds of `calls` kernels that move `bytes` through memory, reads and writes together.
 function Cluster:move(bytes, calls)
-    if bytes == 0 then return 0 end
-    return (bytes + calls * self.memory.half) / self.memory.bandwidth + calls * self.host.launch
+    return (bytes + calls * self.memory.half) / self.memory.bandwidth
 end
 
 local function over(link, bytes, messages)

@@ -2,65 +2,298 @@
 -- Counts come from runs and real lengths (cplab.cost.counts); nothing is run. The busiest rank sets
 -- a time, not the average. Layers that are alike in kind, sizes, layout and mode share one price.
 --
--- A detail is { compute =, comm =, host =, pack =, bytes =, messages =, imbalance =,
--- variant = }: seconds, exposed ones for comm, that add up to the price; bytes and messages of the
--- busiest rank, forward and backward; compute of the busiest rank over the mean; and, where there
--- is a choice that is no mode (how keys are gathered), its name.
+-- A detail is { compute =, comm =, host =, pack =, bytes =, messages =, imbalance =, variant =,
+-- passes = }: seconds, exposed ones for comm, that add up to the price; bytes and messages of the
+-- busiest rank, forward and backward; compute of the busiest rank over the mean; where there is a
+-- choice that is no mode (how keys are gathered, whether a conversion swaps in place), its name; and
+-- the passes (cplab.cost.pass), which a timeline is drawn from.
+--
+-- What is not counted: experts on other ranks (cplab has all of them on every rank), pipeline
+-- bubbles, an optimizer, the rolling of labels (once a step, of integers), and for MTP the tokens
+-- that a depth's shorter sequences lack.
 -- @module cplab.cost
 -- @usage local prices = cplab.cost.new { cluster = "h100", model = m, stream = s, cp = 16 }
 --   print(prices:mixer(4, "mirror", "p2p"), prices:convert("contiguous", "mirror"))
-local M = {}
+local args = require "cplab.check_args"
+local attention = require "cplab.cost.attention"
+local clib = require "clib"
+local clusters = require "cplab.cluster"
+local counting = require "cplab.cost.counts"
+local gdn = require "cplab.cost.gdn"
+local layers = require "cplab.layers"
+local models = require "cplab.model"
+local passes = require "cplab.cost.pass"
+local policies = require "cplab.policy"
+local projection = require "cplab.cost.projection"
+local rest = require "cplab.cost.rest"
+local schedules = require "cplab.schedule"
+local streams = require "cplab.stream"
 
 local Prices = {}
 Prices.__index = Prices
+
+local M = {}
+
+local FIELDS = {
+    cluster = "any", model = "any", stream = "any", cp = "integer", tp = "integer?",
+    backward = "boolean?", dtype = "string?", recompute = "boolean?", layouts = "list?",
+}
+local DTYPES = { "bf16", "f32", "f64" }
+
+--- The names of the layouts that are tried where none are given.
+M.candidates = { "contiguous", "zigzag", "mirror", "balanced", "balanced@0.1" }
+
+-- ---- making ---------------------------------------------------------------------
+
+local function check_layout_name(who, name, level)
+    local kind, tolerance = counting.split_name(name)
+    args.one_of(who, "layout", kind, policies.layout_names, level + 1)
+    if kind ~= name and not (tolerance and tolerance >= 0 and tolerance < math.huge) then
+        error(("%s: the tolerance of %s must be a number >= 0"):format(who, name), level + 1)
+    end
+end
+
+local function check_fields(t, level)
+    args.fields("cost.new", t, FIELDS, level + 1)
+    if not models.is(t.model) then error("cost.new: model must be a cplab.model", level + 1) end
+    if not streams.is(t.stream) then error("cost.new: stream must be a cplab.stream", level + 1) end
+    args.integer("cost.new", "cp", t.cp, 1, nil, level + 1)
+    args.integer("cost.new", "tp", t.tp or 1, 1, nil, level + 1)
+    args.one_of("cost.new", "dtype", t.dtype or t.model.dtype, DTYPES, level + 1)
+    for _, name in ipairs(t.layouts or {}) do
+        args.value("cost.new", "layouts", name, "string", level + 1)
+        check_layout_name("cost.new", name, level + 1)
+    end
+end
+
+-- Tries to lay the stream out; returns why that cannot be.
+local function refusal_of(counts, name)
+    local made, message = pcall(counts.windows, counts, name)
+    return not made and (tostring(message):gsub("^[^:]*%.lua:%d+: ", "")) or nil
+end
+
+local function split_by_refusal(self, names)
+    self.layouts, self.refused = {}, {}
+    for _, name in ipairs(names) do
+        self.refused[name] = refusal_of(self.counts, name)
+        if not self.refused[name] then self.layouts[#self.layouts + 1] = name end
+    end
+end
+
+-- A text that is equal for layers whose prices are.
+local function signature(config)
+    local names, parts = {}, {}
+    for name in pairs(config) do names[#names + 1] = name end
+    table.sort(names)
+    for i, name in ipairs(names) do
+        parts[i] = name ~= "cp_mode" and ("%s=%s"):format(name, tostring(config[name])) or ""
+    end
+    return table.concat(parts, ",")
+end
+
+local function describe_layers(model)
+    local list, alike = {}, {}
+    for i, layer in ipairs(model:layers()) do
+        local config = layers.mixer_config(model, layer.kind, layer)
+        -- The mode is the caller's to choose, so groups of heads are kept for all.
+        config.a2a = layer.a2a or model[layer.kind].a2a
+        local key = layer.kind .. " " .. signature(config)
+        alike[key] = alike[key] or { kind = layer.kind, config = config, key = key }
+        list[i] = { about = alike[key], cp_mode = layer.cp_mode, ffn = model:ffn(i - 1) }
+    end
+    return list
+end
+
+-- What all parts of the model of costs read.
+local function environment(self, cluster)
+    local bytes = tonumber(clib.C.cpl_dtype_bytes(clib.dtypes[self.dtype]))
+    local env = {
+        cluster = cluster, model = self.model, cp = self.cp, tp = self.tp,
+        batch = self.stream:batch(), dtype = self.dtype, bytes = bytes,
+        gradient_bytes = math.max(bytes, 4), nodes = {},
+        node_size = math.max(math.floor(cluster.ranks_per_node / self.tp), 1),
+    }
+    for c = 0, self.cp - 1 do
+        env.nodes[c] = math.floor(c * self.tp / cluster.ranks_per_node)
+    end
+    function env.pass() return passes.new(cluster, self.cp) end
+    return env
+end
+
+local function price_on(self, cluster)
+    self.cluster, self.known = cluster, {}
+    self.env = environment(self, cluster)
+    return self
+end
+
+local function cluster_of(cluster, level)
+    if clusters.is(cluster) then return cluster end
+    return (clusters.load(cluster, level + 1))
+end
 
 --- Prices of a model on a stream and a cluster.
 -- @tparam table t cluster (a name, a path or a cluster), model, stream, cp, tp (1), backward (true:
 -- prices are of forward and backward), dtype (of rows and products: "bf16", "f32", "f64"; the
 -- model's), recompute (false; true: backward begins with the forward again), layouts (names of
--- candidates; by default contiguous, zigzag, mirror, balanced, balanced@0.1)
--- @treturn table layouts: names of the candidates that the stream can have, in the order of `t`;
+-- candidates; by default M.candidates)
+-- @treturn table layouts: names of the candidates that the stream can have, in their order;
 -- refused: name -> why not; model, stream, cluster, cp, tp
 -- @raise unknown names, and a stream that can have none of the layouts
-function M.new(t) end
+function M.new(t)
+    check_fields(t, 2)
+    local self = setmetatable({
+        model = t.model, stream = t.stream, cp = t.cp, tp = t.tp or 1,
+        backward = t.backward ~= false, dtype = t.dtype or t.model.dtype,
+        recompute = t.recompute or false, list = describe_layers(t.model),
+        counts = counting.new { stream = t.stream, cp = t.cp, tp = t.tp or 1,
+            balance = t.model.balance },
+    }, Prices)
+    price_on(self, cluster_of(t.cluster, 2))
+    local names = t.layouts or M.candidates
+    split_by_refusal(self, names)
+    if #self.layouts == 0 then
+        error(("cost.new: the stream can have none of the layouts %s; %s: %s"):format(
+            table.concat(names, ", "), names[1] or "none", self.refused[names[1]] or "none asked"),
+            2)
+    end
+    return self
+end
 
 --- The same counts on another cluster: nothing is counted again.
 -- @tparam table|string cluster
-function Prices:on(cluster) end
+function Prices:on(cluster)
+    local copy = {}
+    for name, value in pairs(self) do copy[name] = value end
+    return price_on(setmetatable(copy, Prices), cluster_of(cluster, 2))
+end
 
---- The cp_modes that a layer can run with here.
+-- ---- prices ---------------------------------------------------------------------
+
+-- A price by key; make returns the forward pass, the backward one and a variant.
+local function price(self, key, make)
+    local known = self.known[key]
+    if not known then
+        local forward, backward, variant = make()
+        local list = { forward }
+        if self.backward and self.recompute then list[2] = forward end
+        if self.backward then list[#list + 1] = backward end
+        known = { passes.price(list, variant) }
+        self.known[key] = known
+    end
+    return known[1], known[2]
+end
+
+local function check_layer(self, who, i, level)
+    args.integer(who, "layer", i, 1, #self.list, level + 1)
+    return self.list[i]
+end
+
+-- Why a layout cannot be had; nil if it can. Names beyond the candidates are tried here.
+local function layout_refusal(self, who, name, level)
+    if self.counts.cut[name] then return nil end
+    args.value(who, "layout", name, "string", level + 1)
+    check_layout_name(who, name, level + 1)
+    self.refused[name] = self.refused[name] or refusal_of(self.counts, name)
+    return self.refused[name]
+end
+
+local function need_layout(self, who, name, level)
+    local reason = layout_refusal(self, who, name, level + 1)
+    if reason then error(("%s: %s: %s"):format(who, name, reason), level + 1) end
+end
+
+local function mode_refusal(self, about, mode)
+    if about.kind == "gdn" then return gdn.refusal(self.env, mode, about.config) end
+    if mode == "a2a+p2p" and not about.config.a2a then return "the model says no a2a" end
+    return attention.refusal(self.env, about.kind, mode, about.config)
+end
+
+--- The cp_modes that a layer can run with here. On one CP rank all are the same: its own alone.
 -- @tparam number i from 1, of model:layers()
--- @treturn table names, in the order of cplab.schedule.cp_modes
-function Prices:modes(i) end
+-- @treturn {string,...} in the order of cplab.schedule.cp_modes
+function Prices:modes(i)
+    local layer, list = check_layer(self, "prices:modes", i, 2), {}
+    if self.cp == 1 then return { layer.cp_mode } end
+    for _, mode in ipairs(schedules.cp_modes(layer.about.kind)) do
+        if not mode_refusal(self, layer.about, mode) then list[#list + 1] = mode end
+    end
+    return list
+end
 
---- What a layer's mixer costs in a layout, forward and backward, its own exchanges included.
+--- What a layer's mixer costs in a layout, its own exchanges included; with tp > 1 also the gather
+-- of windows before it and the sum behind it.
 -- @tparam number i from 1
 -- @tparam string layout
--- @tparam ?string mode of `modes`; by default the layer's own
+-- @tparam ?string mode by default the layer's own
 -- @treturn ?number seconds; nil where it cannot run
 -- @return a detail, or why it cannot run
-function Prices:mixer(i, layout, mode) end
+-- @raise unknown layers, layouts and modes
+function Prices:mixer(i, layout, mode)
+    local layer = check_layer(self, "prices:mixer", i, 2)
+    local about, env, counts = layer.about, self.env, self.counts
+    mode = args.one_of("prices:mixer", "cp_mode", mode or layer.cp_mode,
+        schedules.cp_modes(about.kind), 2)
+    local reason = layout_refusal(self, "prices:mixer", layout, 2)
+        or self.cp > 1 and mode_refusal(self, about, mode)
+    if reason then return nil, reason end
+    return price(self, about.key .. "|" .. mode .. "|" .. layout, function()
+        local forward, backward, variant
+        if about.kind == "gdn" then
+            forward, backward = gdn.passes(env, counts, layout, mode, about.config)
+        else
+            forward, backward, variant = attention.passes(env, counts, layout, about.kind,
+                self.cp == 1 and "gather" or mode, about.config)
+        end
+        for _, pass in ipairs { forward, forward, backward, backward } do
+            rest.gather(env, counts, layout, pass)
+        end
+        return forward, backward, variant
+    end)
+end
 
 --- What the norms, the residual sums and the feed-forward network of a layer cost.
 -- @treturn number seconds
 -- @treturn table detail
-function Prices:rest(i, layout) end
+-- @raise unknown layers and layouts; one that the stream cannot have
+function Prices:rest(i, layout)
+    local layer = check_layer(self, "prices:rest", i, 2)
+    need_layout(self, "prices:rest", layout, 2)
+    return price(self, ("rest %s|%s"):format(layer.ffn or "", layout), function()
+        return rest.layer(self.env, self.counts, layout, layer.ffn)
+    end)
+end
 
 --- One conversion of hidden states from a layout to another in the forward pass, together with its
--- adjoint in the backward pass; 0 between equal layouts.
-function Prices:convert(from, to) end
+-- adjoint in the backward pass; 0 between equal names and on one CP rank.
+function Prices:convert(from, to)
+    need_layout(self, "prices:convert", from, 2)
+    need_layout(self, "prices:convert", to, 2)
+    return price(self, ("convert %s|%s"):format(from, to), function()
+        if from == to or self.cp == 1 then return self.env.pass(), self.env.pass() end
+        return rest.conversion(self.env, self.counts, from, to)
+    end)
+end
 
---- Embedding, final norm, head, loss, the sum of gradients over the group and the optimizer.
-function Prices:ends(entry, exit) end
+--- Embedding, final norm, head and loss, those of MTP, and the sum of gradients over the group.
+function Prices:ends(entry, exit)
+    need_layout(self, "prices:ends", entry, 2)
+    need_layout(self, "prices:ends", exit, 2)
+    return price(self, ("ends %s|%s"):format(entry, exit), function()
+        return rest.ends(self.env, self.counts, entry, exit)
+    end)
+end
 
 --- The whole step under an assignment.
 -- @tparam table assignment { name =, entry =, exit =, layers = a list of { live =, mixer =,
 -- cp_mode = } }
 -- @treturn table seconds (the sum of the prices above); compute, comm, convert, host (seconds that
--- add up to it); bytes, messages, conversions (forward); items: { name =, kind = "ends", "mixer",
--- "rest", "convert", layer =, seconds =, detail = } in the order of the forward pass; ranks:
--- timeline events { name =, rank =, start =, duration =, kind = "compute", "comm", "convert",
--- "host", "wait" } in seconds, of forward and backward
-function Prices:step(assignment) end
+-- add up to it); bytes, messages (of the busiest rank of each part, added up), conversions
+-- (forward); items: { name =, kind = "ends", "mixer", "rest", "convert", layer = (from 0), seconds
+-- =, detail = } in the order of the forward pass; ranks: timeline events { name =, rank =, start =,
+-- duration =, kind = "compute", "comm", "convert", "host", "wait" } in seconds, rank by rank
+-- @raise an assignment that does not fit the model, or that cannot run
+function Prices:step(assignment)
+    return (projection.step(self, assignment, 2))
+end
 
 return M

@@ -28,6 +28,8 @@ return {
     memory = {
         bandwidth = { 3.0e12, unit = "B/s", source = "3.35 TB/s x 0.9 at 100 MB (Calculon)" },
         half = { 2e6, unit = "B", source = "Calculon: x 0.75 at 10 MB, x 0.9 at 100 MB" },
+        pack = { 4, source = "the reference's THD path: index_select and index_copy read and write "
+            .. "a shard each" },
     },
     links = {
         inside = {
@@ -49,6 +51,7 @@ return {
         ring = { 1, source = "assumed: a step hides behind the attention of the one before" },
         gather = { 0, source = "balanced.md: keys are fetched before attention begins" },
         convert = { 0, source = "conversions stand between dependent kernels" },
+        gradients = { 1, source = "assumed: buckets are summed while backward goes on" },
         halo = { 1, source = "cplab starts halos before the projections that need none" },
     },
     host = {

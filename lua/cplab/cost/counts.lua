@@ -1,0 +1,220 @@
+--- Counts: what a stream in its layouts makes ranks hold, see and hand over. Integers only; nothing
+-- here knows a cluster or a model. Everything is counted when first asked for, once.
+--
+-- Arrays are C arrays of int64_t from 0; tonumber() what is read from them. Batches of an unpacked
+-- stream count once here; who prices multiplies.
+-- @classmod cplab.cost.counts
+local clib = require "clib"
+local layouts = require "cplab.layout"
+local C, ffi = clib.C, clib.ffi
+
+local Counts = {}
+Counts.__index = Counts
+
+local M = {}
+
+-- The largest power of two up to 64 that divides every sequence.
+local function fitting_block(stream)
+    local block = 64
+    for i = 0, stream:n_sequences() - 1 do
+        while stream:sequence(i).padded % block ~= 0 do block = block / 2 end
+    end
+    return block
+end
+
+local function balanced_options(self, tolerance)
+    local options = { cp = self.cp, near = self:layout "contiguous" }
+    for name, value in pairs(self.balance) do options[name] = value end
+    options.tolerance = tolerance or options.tolerance
+    self.block = self.block or fitting_block(self.stream)
+    options.block = options.block or self.block
+    return options
+end
+
+--- Splits a layout's name: "balanced@0.1" is balanced with tolerance 0.1.
+-- @treturn string kind
+-- @treturn ?number tolerance
+function M.split_name(name)
+    local kind, tolerance = name:match "^(balanced)@(.+)$"
+    if not kind then return name end
+    return kind, tonumber(tolerance)
+end
+
+--- A layout over the CP ranks alone. Balanced ones stay near contiguous.
+-- @raise what the stream cannot have
+function Counts:layout(name)
+    local made = self.layouts[name]
+    if not made then
+        local kind, tolerance = M.split_name(name)
+        local options = kind == "balanced" and balanced_options(self, tolerance)
+            or { cp = self.cp }
+        made = layouts.create(kind, self.stream, options, 2)
+        self.layouts[name] = made
+    end
+    return made
+end
+
+-- The same over cp * tp ranks: the windows in which the residual stream lives. What has no closed
+-- form is cut by hand.
+local function windows(self, name)
+    local whole = self:layout(name)
+    if self.tp == 1 then return whole end
+    local ranks = {}
+    for rank = 0, self.cp - 1 do
+        local n = whole:n_local(rank)
+        if n % self.tp ~= 0 then
+            error(("layout %s: rank %d has %d rows, not a multiple of tp = %d"):format(name, rank,
+                n, self.tp), 0)
+        end
+        local size, at = n / self.tp, 0
+        for _ = 1, self.tp do ranks[#ranks + 1] = {} end
+        for _, run in ipairs(whole:runs(rank)) do
+            local start, length = run[1], run[2]
+            while length > 0 do
+                local window = math.floor(at / size)
+                local step = math.min(length, (window + 1) * size - at)
+                local runs = ranks[rank * self.tp + window + 1]
+                runs[#runs + 1] = { start, step }
+                start, length, at = start + step, length - step, at + step
+            end
+        end
+    end
+    return layouts.custom(self.stream, { cp = self.cp, tp = self.tp, ranks = ranks })
+end
+
+function Counts:windows(name)
+    self.cut[name] = self.cut[name] or windows(self, name)
+    return self.cut[name]
+end
+
+local function array(n)
+    return ffi.new("int64_t[?]", n)
+end
+
+-- Remembers what make(...) gives under a key.
+local function once(self, key, make, ...)
+    local known = self.known[key]
+    if known == nil then
+        known = make(self, ...)
+        self.known[key] = known
+    end
+    return known
+end
+
+local function overlap(_, from, to)
+    local n_from, n_to = from:n_ranks(), to:n_ranks()
+    local rows, segments = array(n_from * n_to), array(n_from)
+    clib.check(C.cpl_layout_overlap(from._ptr, to._ptr, rows, segments))
+    local n_segments = 0
+    for i = 0, n_from - 1 do n_segments = math.max(n_segments, tonumber(segments[i])) end
+    return { rows = rows, n_from = n_from, n_to = n_to, segments = n_segments }
+end
+
+local function turned(_, matrix)
+    local rows, n, m = array(matrix.n_from * matrix.n_to), matrix.n_from, matrix.n_to
+    for i = 0, n - 1 do
+        for j = 0, m - 1 do rows[j * n + i] = matrix.rows[i * m + j] end
+    end
+    return { rows = rows, n_from = m, n_to = n, segments = matrix.segments }
+end
+
+--- How many rows each rank of one layout shares with each of another.
+-- @tparam string from
+-- @tparam string to
+-- @treturn table rows (at i * n_to + j), n_from, n_to, segments (of the rank that has most)
+function Counts:overlap(from, to)
+    local key = "overlap " .. from .. " " .. to
+    local inverse = self.known["overlap " .. to .. " " .. from]
+    if inverse then return once(self, key, turned, inverse) end
+    return once(self, key, overlap, self:layout(from), self:layout(to))
+end
+
+--- The same from the windows of a layout to the shards of one.
+function Counts:window_overlap(from, to)
+    return once(self, "windows " .. from .. " " .. to, overlap, self:windows(from),
+        self:layout(to))
+end
+
+local function keys(self, layout, window, node_size)
+    local n = self.cp
+    local n_nodes = math.ceil(n / node_size)
+    local t = { pairs = array(n * n), blocks = array(n * n), keys = array(n * n),
+        node_keys = array(n_nodes * n), n_nodes = n_nodes }
+    local out = ffi.new("cpl_key_traffic", { t.pairs, t.blocks, t.keys, t.node_keys })
+    clib.check(C.cpl_layout_key_traffic(layout._ptr, window, node_size, out))
+    return t
+end
+
+--- Who sees whose keys: the arrays of cpl_key_traffic, and n_nodes.
+-- @tparam string name of a layout
+-- @tparam number window keys that a query sees; 0: no limit
+-- @tparam number node_size CP ranks of a node
+function Counts:keys(name, window, node_size)
+    return once(self, ("keys %s %d %d"):format(name, window, node_size), keys, self:layout(name),
+        window, node_size)
+end
+
+local function loads(self, layout, chunk, width)
+    local n = self.cp
+    local t = { loads = ffi.new("cpl_chain_loads[?]", n), rows = array(n * n), n_from = n,
+        n_to = n }
+    clib.check(C.cpl_layout_chain_loads(layout._ptr, chunk, width, t.loads, t.rows))
+    return t
+end
+
+--- What each rank scans: `loads`, an array of cpl_chain_loads; and the halos, as a matrix from who
+-- reads (row) to who holds (column): rows, n_from, n_to.
+-- @tparam string name of a layout
+-- @tparam number chunk
+-- @tparam number width rows before each span
+function Counts:loads(name, chunk, width)
+    return once(self, ("loads %s %d %d"):format(name, chunk, width), loads, self:layout(name),
+        chunk, width)
+end
+
+local function hops(_, layout)
+    local items, n = ffi.new "cpl_hop *[1]", ffi.new "int64_t[1]"
+    clib.check(C.cpl_layout_hops(layout._ptr, items, n))
+    return { items = ffi.gc(items[0], C.cpl_free), n = tonumber(n[0]) }
+end
+
+--- What chains hand over: `items`, an array of n cpl_hop by level.
+function Counts:hops(name)
+    return once(self, "hops " .. name, hops, self:layout(name))
+end
+
+local function rows_of(self, layout)
+    local list = {}
+    for rank = 0, self.cp - 1 do list[rank + 1] = layout:n_local(rank) end
+    return list
+end
+
+--- Rows of each CP rank, padding included, as a list.
+function Counts:rows(name)
+    return once(self, "rows " .. name, rows_of, self:layout(name))
+end
+
+local function whole_chunks(self, chunk)
+    local rows, chunks = 0, 0
+    for i = 0, self.stream:n_sequences() - 1 do
+        local real = self.stream:sequence(i).real
+        rows, chunks = rows + real, chunks + math.ceil(real / chunk)
+    end
+    return { rows = rows, chunks = chunks }
+end
+
+--- Real tokens of the stream, and the chunks of whole sequences.
+function Counts:whole(chunk)
+    return once(self, "whole " .. chunk, whole_chunks, chunk)
+end
+
+--- Counts of a stream over cp * tp ranks.
+-- @tparam table t stream, cp, tp, balance (options of balanced layouts)
+function M.new(t)
+    return setmetatable({
+        stream = t.stream, cp = t.cp, tp = t.tp, balance = t.balance or {},
+        layouts = {}, cut = {}, known = {},
+    }, Counts)
+end
+
+return M

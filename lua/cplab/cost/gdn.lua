@@ -1,0 +1,171 @@
+--- What a GDN layer costs in a layout and a mode.
+-- Chunkwise: every rank scans its own spans; the first span of a chain is summarised by the state
+-- that it leaves, those in the middle by their transition too; then states go from span to span,
+-- hop by hop, and each hop waits for the one before. Headwise: all positions, some heads.
+-- @module cplab.cost.gdn
+local attention = require "cplab.cost.attention"
+local exchanges = require "cplab.cost.exchange"
+local sizes = require "cplab.cost.sizes"
+
+local M = {}
+
+-- ---- cores ----------------------------------------------------------------------
+
+-- The delta rule over rows that lie in so many chunks. A chunk that is not full is counted at the
+-- mean length.
+local function core_seconds(env, s, heads, rows, chunks, is_backward)
+    if rows == 0 then return 0 end
+    local per_row = is_backward and sizes.gdn_backward or sizes.gdn_forward
+    local kind = is_backward and "gdn_backward" or "gdn_forward"
+    return env.cluster:work(kind, env.dtype,
+        env.batch * rows * heads * per_row(s.K, s.V, rows / chunks), env.batch * chunks)
+end
+
+local function summary_seconds(env, s, load, flop_of_row, kind)
+    local rows, chunks = tonumber(load.rows), tonumber(load.chunks)
+    if rows == 0 then return 0 end
+    return env.cluster:work(kind, env.dtype,
+        env.batch * rows * s.value_heads * flop_of_row(rows / chunks), env.batch * chunks)
+end
+
+-- ---- chunkwise --------------------------------------------------------------------
+
+local function each_load(env, loads, seconds_of)
+    local list = {}
+    for i = 0, env.cp - 1 do list[i + 1] = seconds_of(loads[i]) end
+    return list
+end
+
+-- A hop's states, and the spans in the middle that they are brought through.
+local function run_hop(env, pass, s, messages, through)
+    local list = {}
+    for i = 1, env.cp do
+        local n = (through[i] or 0) * env.batch
+        list[i] = n > 0 and env.cluster:work("gemm", env.dtype, n * s.apply, n) or 0
+    end
+    pass:exchange(exchanges.of_messages(env, messages), 0)
+    pass:work(list)
+    pass:launch(1)
+    pass:sync()
+end
+
+-- The states that a level's spans hand on were brought through them, but for the first ones.
+local function each_hop(env, pass, s, hops, from_last)
+    local by_level, last = {}, 0
+    local bytes = s.state * math.max(env.bytes, 4) * env.batch
+    for i = 0, hops.n - 1 do
+        local hop = hops.items[i]
+        local level, states = tonumber(hop.level), tonumber(hop.states)
+        last = math.max(last, level)
+        by_level[level] = by_level[level] or { messages = {}, through = {} }
+        local before = by_level[level - 1]
+        local at = by_level[level]
+        at.messages[#at.messages + 1] = { hop.from, hop.to, states * bytes }
+        if before then
+            before.through[hop.from + 1] = (before.through[hop.from + 1] or 0) + states
+        end
+    end
+    for i = 1, last do
+        local at = by_level[from_last and last + 1 - i or i]
+        run_hop(env, pass, s, at.messages, at.through)
+    end
+end
+
+-- Halos travel beside the projections of what needs none.
+local function halo(env, pass, s, counts)
+    local x = exchanges.between(env, counts, s.conv_width * env.bytes * env.batch)
+    pass:exchange(x, env.cluster.overlap.halo)
+end
+
+local function chunkwise(env, counts, layout, s)
+    local forward, backward = env:pass(), env:pass()
+    local rows = counts:rows(layout)
+    local loads = counts:loads(layout, s.chunk, s.conv - 1)
+    local hops = env.cp > 1 and counts:hops(layout) or { n = 0 }
+    local K, V = s.K, s.V
+    local function cores(is_backward)
+        return each_load(env, loads.loads, function(l)
+            return core_seconds(env, s, s.value_heads, tonumber(l.all.rows),
+                tonumber(l.all.chunks), is_backward)
+        end)
+    end
+    attention.rows(env, forward, s, rows, 1)
+    halo(env, forward, s, loads)
+    forward:work(each_load(env, loads.loads, function(l)
+        return summary_seconds(env, s, l.heads, function(c)
+            return sizes.gdn_summary(K, V, c, false)
+        end, "gdn_forward") + summary_seconds(env, s, l.middles, function(c)
+            return sizes.gdn_summary(K, V, c, true)
+        end, "gdn_forward")
+    end))
+    each_hop(env, forward, s, hops, false)
+    forward:work(cores(false))
+    forward:launch(2)
+    backward:work(each_load(env, loads.loads, function(l)
+        return summary_seconds(env, s, l.followers, function(c)
+            return sizes.gdn_summary_backward(K, V, c)
+        end, "gdn_backward")
+    end))
+    each_hop(env, backward, s, hops, true)
+    backward:work(cores(true))
+    backward:launch(4)
+    attention.rows(env, backward, s, rows, 2)
+    halo(env, backward, s, loads)
+    return forward, backward
+end
+
+-- ---- headwise -------------------------------------------------------------------
+
+-- [q | k | v | b | a] of the rank's heads comes, o goes home; z stays.
+local function slices(env, pass, s, rows, n)
+    local heads = s.value_heads / n
+    local into = (2 * math.max(s.key_heads / n, 1) * s.K + heads * s.V + 2 * heads)
+    local home = heads * s.V
+    return function() pass:exchange(exchanges.slices(env, rows, n, into * env.bytes * env.batch), 0)
+    end, function() pass:exchange(exchanges.slices(env, rows, n, home * env.bytes * env.batch), 0)
+    end
+end
+
+local function headwise(env, counts, layout, s)
+    local forward, backward = env:pass(), env:pass()
+    local rows, whole, n = counts:rows(layout), counts:whole(s.chunk), env.cp
+    local function core(pass, is_backward)
+        pass:work(core_seconds(env, s, s.value_heads / n, whole.rows, whole.chunks, is_backward))
+        pass:launch(is_backward and 4 or 2)
+    end
+    local into, home = slices(env, forward, s, rows, n)
+    attention.rows(env, forward, s, rows, 1)
+    into()
+    core(forward, false)
+    home()
+    into, home = slices(env, backward, s, rows, n)
+    home()
+    core(backward, true)
+    into()
+    attention.rows(env, backward, s, rows, 2)
+    return forward, backward
+end
+
+-- ---- modes ----------------------------------------------------------------------
+
+--- Why a mode cannot run here; nil if it can. The rules are those of core/layer/gdn_headwise.c.
+function M.refusal(env, mode, config)
+    local s, n = sizes.gdn(config, env.tp), env.cp
+    if mode ~= "headwise" or n == 1 then return nil end
+    if s.value_heads % n ~= 0 then
+        return ("headwise with %d value_heads, not a multiple of %d ranks"):format(s.value_heads,
+            n)
+    elseif s.key_heads % n ~= 0 and n % s.key_heads ~= 0 then
+        return ("headwise with %d key_heads, neither a multiple nor a divisor of %d ranks"):format(
+            s.key_heads, n)
+    end
+end
+
+--- The passes of a layer: see cplab.cost.attention.
+function M.passes(env, counts, layout, mode, config)
+    local s = sizes.gdn(config, env.tp)
+    if mode == "headwise" and env.cp > 1 then return headwise(env, counts, layout, s) end
+    return chunkwise(env, counts, layout, s)
+end
+
+return M

@@ -1,0 +1,134 @@
+--- Projections: the prices of an assignment put together, and drawn as a timeline.
+-- @module cplab.cost.projection
+local args = require "cplab.check_args"
+
+local M = {}
+
+local ASSIGNMENT = { name = "string?", entry = "string", exit = "string", layers = "list" }
+local LAYER = { live = "string", mixer = "string", cp_mode = "string?" }
+
+-- ---- items ----------------------------------------------------------------------
+
+local function check(prices, assignment, level)
+    local known = {}
+    for name in pairs(ASSIGNMENT) do known[name] = type(assignment) == "table"
+        and assignment[name] or nil end
+    args.fields("prices:step", known, ASSIGNMENT, level + 1)
+    if #assignment.layers ~= #prices.list then
+        error(("prices:step: the assignment has %d layers, the model %d"):format(
+            #assignment.layers, #prices.list), level + 1)
+    end
+    for i, layer in ipairs(assignment.layers) do
+        for name, wanted in pairs(LAYER) do
+            args.value("prices:step", ("layers[%d].%s"):format(i, name), layer[name], wanted,
+                level + 1)
+        end
+    end
+end
+
+--- The parts of a step in the order of the forward pass.
+-- @treturn {table,...} { name =, kind =, layer = from 0, seconds =, detail = }
+local function items_of(prices, assignment, level)
+    local items = {}
+    local function add(kind, layer, name, seconds, detail)
+        if not seconds then
+            error(("prices:step: layer %d cannot run: %s"):format(layer, detail), level + 2)
+        end
+        items[#items + 1] = { kind = kind, layer = layer, name = name, seconds = seconds,
+            detail = detail }
+    end
+    local function convert(layer, from, to)
+        if from == to then return end
+        add("convert", layer, from .. " -> " .. to, prices:convert(from, to))
+    end
+    local before = assignment.entry
+    for i, layer in ipairs(assignment.layers) do
+        local live, mixer = layer.live, layer.mixer
+        local kind, ffn = prices.list[i].about.kind, prices.list[i].ffn
+        convert(i - 1, before, live)
+        convert(i - 1, live, mixer)
+        add("mixer", i - 1, ("%d.%s"):format(i - 1, kind),
+            prices:mixer(i, mixer, layer.cp_mode))
+        convert(i - 1, mixer, live)
+        add("rest", i - 1, ("%d.%s"):format(i - 1, ffn or "norms"), prices:rest(i, live))
+        before = live
+    end
+    convert(#assignment.layers - 1, before, assignment.exit)
+    add("ends", nil, "ends", prices:ends(assignment.entry, assignment.exit))
+    return items
+end
+
+-- ---- sums -----------------------------------------------------------------------
+
+-- Where each part of a detail belongs: what conversions wait for is `convert`.
+local function add_up(items)
+    local sum = { seconds = 0, compute = 0, comm = 0, convert = 0, host = 0, bytes = 0,
+        messages = 0, conversions = 0 }
+    for _, item in ipairs(items) do
+        local d, is_convert = item.detail, item.kind == "convert"
+        local exchange = is_convert and "convert" or "comm"
+        sum.seconds = sum.seconds + item.seconds
+        sum.compute = sum.compute + d.compute
+        sum[exchange] = sum[exchange] + d.comm + d.pack
+        sum.host = sum.host + d.host
+        sum.bytes, sum.messages = sum.bytes + d.bytes, sum.messages + d.messages
+        sum.conversions = sum.conversions + (is_convert and d.messages > 0 and 1 or 0)
+    end
+    return sum
+end
+
+-- ---- the timeline ---------------------------------------------------------------
+
+-- One pass of one item on one rank: the host, its own work, the wait for the slowest, and what of
+-- the exchanges nothing hides.
+local function add_events(events, item, pass, rank, start)
+    local at = start
+    local function add(kind, duration)
+        if duration <= 0 then return end
+        events[#events + 1] = { name = item.name, rank = rank, start = at, duration = duration,
+            kind = kind }
+        at = at + duration
+    end
+    local busy = math.min(pass.busy[rank + 1], pass.compute)
+    add("host", pass.host)
+    add("compute", busy)
+    add("wait", pass.compute - busy)
+    add(item.kind == "convert" and "convert" or "comm", pass.pack + pass.comm)
+end
+
+-- Passes in the order in which they run: all forward ones, then the others from the last item back.
+local function running_order(items)
+    local order = {}
+    for _, item in ipairs(items) do order[#order + 1] = { item, item.detail.passes[1] } end
+    for i = #items, 1, -1 do
+        local passes = items[i].detail.passes
+        for j = 2, #passes do order[#order + 1] = { items[i], passes[j] } end
+    end
+    return order
+end
+
+local function timeline(items, cp)
+    local events, order = {}, running_order(items)
+    for rank = 0, cp - 1 do
+        local at = 0
+        for _, entry in ipairs(order) do
+            local item, pass = entry[1], entry[2]
+            add_events(events, item, pass, rank, at)
+            at = at + pass.compute + pass.comm + pass.pack + pass.host
+        end
+    end
+    return events
+end
+
+--- See Prices:step.
+function M.step(prices, assignment, level)
+    level = level + 1
+    check(prices, assignment, level)
+    local items = items_of(prices, assignment, level)
+    local step = add_up(items)
+    step.name, step.items = assignment.name, items
+    step.ranks = timeline(items, prices.cp)
+    return step
+end
+
+return M

@@ -1,0 +1,134 @@
+--- Sizes: what one row costs in each kind of layer, from the layer's configuration alone.
+-- Products count 2 FLOP a multiply-add. Backward does twice the forward's products; where a core
+-- does more, it is said. Formulas: facts on GDN and attention, sections 3.8 and 5.6, for the layers
+-- as cplab builds them (core/layer).
+--
+-- With tensor parallelism a rank has its share of heads or of a width, and of key heads that are
+-- fewer than tp a copy.
+-- @module cplab.cost.sizes
+local M = {}
+
+-- ---- attention ------------------------------------------------------------------
+
+local function gqa(config, tp)
+    local heads, kv_heads = config.heads / tp, math.max(config.kv_heads / tp, 1)
+    local D, H = config.head_dim, config.hidden
+    return {
+        heads = heads, kv_heads = kv_heads, key_dim = D, value_dim = D, kv_shared = 0,
+        params = H * (3 * heads + 2 * kv_heads) * D, -- query, gate, key, value, output
+        gemms = 4,
+        -- q is normed and rotated, so is k; the gate multiplies o.
+        elements = 2 * (heads + 2 * kv_heads) * D + 3 * heads * D,
+        launches = 10,
+    }
+end
+
+-- The absorbed form: one kv head, whose values are a part of its keys.
+local function mla(config, tp)
+    local heads, H = config.heads / tp, config.hidden
+    local q_dim = config.nope_dim + config.rope_dim
+    local key_dim = config.kv_rank + config.rope_dim
+    local queries = config.q_rank > 0 and H * config.q_rank + config.q_rank * heads * q_dim
+        or H * heads * q_dim
+    return {
+        heads = heads, kv_heads = 1, key_dim = key_dim, value_dim = config.kv_rank,
+        kv_shared = config.kv_rank,
+        params = queries + H * key_dim
+            + heads * config.kv_rank * (config.nope_dim + config.value_dim)
+            + heads * config.value_dim * H,
+        gemms = 3 + 2 * heads,
+        elements = 4 * heads * key_dim + 6 * key_dim,
+        launches = 10 + 2 * heads,
+    }
+end
+
+--- Attention: heads, kv_heads, key_dim, value_dim of a rank; kv_width (elements of a row of keys
+-- and values, which is what travels); q_width, o_width; params (of its products, a row of which is
+-- one multiply-add each); gemms; elements (that pointwise kernels read or write for a row,
+-- forward); pair (FLOP of a visible pair forward) and pair_backward (five products, the scores
+-- again).
+-- @tparam string kind "gqa" or "mla"
+-- @tparam table config of cplab.layers.mixer_config
+-- @tparam number tp
+function M.attention(kind, config, tp)
+    local s = (kind == "mla" and mla or gqa)(config, tp)
+    s.q_width, s.o_width = s.heads * s.key_dim, s.heads * s.value_dim
+    s.kv_width = s.kv_heads * (s.key_dim + s.value_dim - s.kv_shared)
+    s.pair = 2 * s.heads * (s.key_dim + s.value_dim)
+    s.pair_backward = 2 * s.heads * (3 * s.key_dim + 2 * s.value_dim)
+    return s
+end
+
+-- ---- gdn ------------------------------------------------------------------------
+
+--- FLOP of the chunked delta rule for one row and value head, in chunks of c rows.
+function M.gdn_forward(K, V, c)
+    return 6 * K * V + 2 * c * (3 * K + 2 * V) + c * c / 3
+end
+
+--- The same backward, what forward made recomputed.
+function M.gdn_backward(K, V, c)
+    return 16 * K * V + 2 * c * (9 * K + 5 * V) + 4 * c * c
+end
+
+--- FLOP to summarise one row: what the state becomes, and with `whole` the transition as well.
+function M.gdn_summary(K, V, c, whole)
+    return 4 * K * V + (whole and 2 * K * K + 2 * K * K * K / c or 0)
+end
+
+--- The same of a row's part in the gradient of the state.
+function M.gdn_summary_backward(K, V, c)
+    return 6 * K * V + 2 * K * K + 2 * K * K * K / c
+end
+
+--- GDN: key_heads, value_heads, K, V, chunk of a rank; conv_width (elements of q, k, v), params,
+-- gemms, elements as of attention; state (elements of all states of one span), apply (FLOP to bring
+-- a state through a span).
+function M.gdn(config, tp)
+    local key_heads, value_heads = math.max(config.key_heads / tp, 1), config.value_heads / tp
+    local K, V, H = config.key_dim, config.value_dim, config.hidden
+    local keys, values = key_heads * K, value_heads * V
+    return {
+        key_heads = key_heads, value_heads = value_heads, K = K, V = V, chunk = config.chunk,
+        conv = config.conv,
+        conv_width = 2 * keys + values, value_width = values,
+        params = H * (2 * keys + 3 * values + 2 * value_heads), -- q, k, v, z, output; a, b
+        gemms = 5,
+        -- Convolution of q, k, v; norms of q and k; the gated norm reads o and z.
+        elements = 2 * (2 * keys + values) + 4 * keys + 3 * values + 4 * value_heads,
+        launches = 12,
+        state = value_heads * K * V,
+        apply = 2 * value_heads * K * K * V,
+    }
+end
+
+--- What fla's chunkwise CP gathers from every rank, forward, in bytes: state and transition of all
+-- heads in f32. cplab hands the state alone from span to span (`gdn(...).state`).
+function M.fla_message(config)
+    local K, V = config.key_dim, config.value_dim
+    return config.value_heads * K * (K + V) * 4
+end
+
+-- ---- feed-forward networks --------------------------------------------------------
+
+--- A feed-forward network: params of a row's products, gemms, elements, launches.
+-- @tparam string kind "mlp" or "moe"
+-- @tparam table config of cplab.layers.ffn_config
+function M.ffn(kind, config, tp)
+    local H, F = config.hidden, config.width / tp
+    if kind == "mlp" then
+        return { params = 3 * H * F, gemms = 3, elements = 3 * F, launches = 4,
+            weights = 3 * H * F * tp }
+    end
+    local k, shared = config.top_k, (config.shared_width or 0) / tp
+    return {
+        params = H * config.experts + 3 * H * (k * F + shared) + (shared > 0 and H or 0),
+        gemms = 3 * config.experts + (shared > 0 and 5 or 1),
+        -- Rows go to their experts and come back, once a choice.
+        elements = k * (3 * F + 4 * H) + 3 * shared + 2 * H + 2 * config.experts,
+        launches = 16,
+        weights = H * config.experts + 3 * H * (config.experts * F + shared) * tp,
+    }
+end
+
+return M
