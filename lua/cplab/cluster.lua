@@ -251,10 +251,13 @@ end
 
 --- Seconds until all ranks are done: the slowest one, or where ranks share cores what all spend
 -- divided by the cores.
--- @tparam table seconds a list, one a rank
-function Cluster:slowest(seconds)
+-- @param seconds by rank: a list from 1, or with n a C array from 0
+-- @tparam ?number n
+function Cluster:slowest(seconds, n)
     local most, sum = 0, 0
-    for i = 1, #seconds do most, sum = math.max(most, seconds[i]), sum + seconds[i] end
+    for i = n and 0 or 1, n and n - 1 or #seconds do
+        most, sum = math.max(most, seconds[i]), sum + seconds[i]
+    end
     return self.cores and math.max(most, sum / self.cores) or most
 end
 

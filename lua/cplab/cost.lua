@@ -4,9 +4,9 @@
 --
 -- A detail is { compute =, comm =, host =, pack =, bytes =, messages =, imbalance =, variant =,
 -- passes = }: seconds, exposed ones for comm, that add up to the price; bytes and messages of the
--- busiest rank, forward and backward; compute of the busiest rank over the mean; where there is a
--- choice that is no mode (how keys are gathered, whether a conversion swaps in place), its name; and
--- the passes (cplab.cost.pass), which a timeline is drawn from.
+-- busiest rank, forward and backward; compute of the busiest rank over the mean; where there is
+-- a choice that is no mode (how keys are gathered, whether a conversion swaps in place), its name;
+-- and the passes (cplab.cost.pass), which a timeline is drawn from.
 --
 -- What is not counted: experts on other ranks (cplab has all of them on every rank), pipeline
 -- bubbles, an optimizer, the rolling of labels (once a step, of integers), and for MTP the tokens
@@ -110,7 +110,7 @@ local function environment(self, cluster)
     local env = {
         cluster = cluster, model = self.model, cp = self.cp, tp = self.tp,
         batch = self.stream:batch(), dtype = self.dtype, bytes = bytes,
-        gradient_bytes = math.max(bytes, 4), nodes = {},
+        gradient_bytes = math.max(bytes, 4), nodes = {}, loads = {},
         node_size = math.max(math.floor(cluster.ranks_per_node / self.tp), 1),
     }
     for c = 0, self.cp - 1 do
@@ -268,6 +268,8 @@ end
 function Prices:convert(from, to)
     need_layout(self, "prices:convert", from, 2)
     need_layout(self, "prices:convert", to, 2)
+    -- Between partitions what goes there forward comes back backward: both ways cost the same.
+    if self.tp == 1 and to < from then from, to = to, from end
     return price(self, ("convert %s|%s"):format(from, to), function()
         if from == to or self.cp == 1 then return self.env.pass(), self.env.pass() end
         return rest.conversion(self.env, self.counts, from, to)

@@ -110,23 +110,14 @@ local function overlap(_, from, to)
     return { rows = rows, n_from = n_from, n_to = n_to, segments = n_segments }
 end
 
-local function turned(_, matrix)
-    local rows, n, m = array(matrix.n_from * matrix.n_to), matrix.n_from, matrix.n_to
-    for i = 0, n - 1 do
-        for j = 0, m - 1 do rows[j * n + i] = matrix.rows[i * m + j] end
-    end
-    return { rows = rows, n_from = m, n_to = n, segments = matrix.segments }
-end
-
 --- How many rows each rank of one layout shares with each of another.
 -- @tparam string from
 -- @tparam string to
--- @treturn table rows (at i * n_to + j), n_from, n_to, segments (of the rank that has most)
+-- @treturn table rows (at i * n_to + j), n_from, n_to, segments (that the rank with most of them
+-- gives away)
 function Counts:overlap(from, to)
-    local key = "overlap " .. from .. " " .. to
-    local inverse = self.known["overlap " .. to .. " " .. from]
-    if inverse then return once(self, key, turned, inverse) end
-    return once(self, key, overlap, self:layout(from), self:layout(to))
+    return once(self, "overlap " .. from .. " " .. to, overlap, self:layout(from),
+        self:layout(to))
 end
 
 --- The same from the windows of a layout to the shards of one.

@@ -2,142 +2,155 @@
 -- A matrix is { rows =, n_from =, n_to = }: rows[i * n_to + j] go from rank i to rank j. Ranks are
 -- CP ranks; with tensor parallelism all tp ranks of one do the same side by side, and those of CP
 -- rank c lie on node floor(c * tp / ranks_per_node). What stays on its rank crosses no link.
+--
+-- A load is what each rank's links carry, in units of bytes or of rows: C arrays by rank, from 0.
+-- An exchange is a load priced: { seconds =, busy =, bytes =, messages = }, the last three C arrays
+-- by rank of seconds and of the larger of out and in.
 -- @module cplab.cost.exchange
+local clib = require "clib"
+local ffi = clib.ffi
+
 local M = {}
 
--- Bytes and messages of one direction by rank, inside and between nodes.
-local function new_side(n)
-    local side = { inside = {}, between = {}, n_inside = {}, n_between = {} }
-    for _, list in pairs(side) do
-        for i = 1, n do list[i] = 0 end
-    end
-    return side
+ffi.cdef [[
+typedef struct cplab_link_load {
+    double inside, between;      /* within and between nodes */
+    double n_inside, n_between;  /* messages */
+} cplab_link_load;
+]]
+
+-- ---- loads ----------------------------------------------------------------------
+
+--- An empty load of n ranks.
+function M.load(n)
+    return { n = n, out = ffi.new("cplab_link_load[?]", n),
+        into = ffi.new("cplab_link_load[?]", n) }
 end
 
-local function add(side, i, is_inside, bytes)
+--- Empties a load.
+function M.clear(load)
+    local bytes = load.n * ffi.sizeof "cplab_link_load"
+    ffi.fill(load.out, bytes)
+    ffi.fill(load.into, bytes)
+    return load
+end
+
+local function add(side, is_inside, amount)
     if is_inside then
-        side.inside[i], side.n_inside[i] = side.inside[i] + bytes, side.n_inside[i] + 1
+        side.inside, side.n_inside = side.inside + amount, side.n_inside + 1
     else
-        side.between[i], side.n_between[i] = side.between[i] + bytes, side.n_between[i] + 1
+        side.between, side.n_between = side.between + amount, side.n_between + 1
     end
 end
 
-local function seconds(cluster, side, i)
-    return cluster:exchange(side.inside[i], side.n_inside[i], side.between[i], side.n_between[i])
+--- Adds one message between two ranks; to itself it is none.
+-- @tparam table load
+-- @tparam table nodes rank, from 0, -> node
+function M.send(load, nodes, from, to, amount)
+    if from == to or amount == 0 then return end
+    local is_inside = nodes[from] == nodes[to]
+    add(load.out[from], is_inside, amount)
+    add(load.into[to], is_inside, amount)
 end
 
--- Links are full duplex: of a rank's two directions the longer one counts.
-local function finish(cluster, out, into, n)
-    local x = { bytes = {}, messages = {}, busy = {} }
-    for i = 1, n do
-        x.busy[i] = math.max(seconds(cluster, out, i), seconds(cluster, into, i))
-        x.bytes[i] = math.max(out.inside[i] + out.between[i], into.inside[i] + into.between[i])
-        x.messages[i] = math.max(out.n_inside[i] + out.n_between[i],
-            into.n_inside[i] + into.n_between[i])
+--- The load of a square matrix, in rows. Made once for each matrix and division into nodes.
+-- @tparam table env cluster, cp, tp, nodes
+-- @tparam table matrix
+function M.of_matrix(env, matrix)
+    local known = env.loads[matrix]
+    if known then return known end
+    local n, rows, nodes = matrix.n_to, matrix.rows, env.nodes
+    local load = M.load(n)
+    for i = 0, n - 1 do
+        for j = 0, n - 1 do M.send(load, nodes, i, j, tonumber(rows[i * n + j])) end
     end
-    x.seconds = cluster:slowest(x.busy)
+    env.loads[matrix] = load
+    return load
+end
+
+--- The load of a matrix from the windows of cp * tp ranks to the shards of CP ranks, each of whose
+-- tp ranks gets all rows: of group ranks, in rows.
+function M.of_windows(env, matrix)
+    local cp, tp, rows = matrix.n_to, env.tp, matrix.rows
+    local load, nodes = M.load(cp * tp), {}
+    for i = 0, cp * tp - 1 do nodes[i] = math.floor(i / env.cluster.ranks_per_node) end
+    for i = 0, cp * tp - 1 do
+        for j = 0, cp * tp - 1 do
+            M.send(load, nodes, i, j, tonumber(rows[i * cp + math.floor(j / tp)]))
+        end
+    end
+    return load
+end
+
+--- Every rank gives each other rank of its group of `size` a slice of each of its rows; in rows.
+-- @tparam table env
+-- @tparam table rows by CP rank, from 1
+-- @tparam number size
+function M.of_slices(env, rows, size)
+    local n = #rows
+    local load = M.load(n)
+    for i = 0, n - 1 do
+        local first = i - i % size
+        for j = first, math.min(first + size, n) - 1 do
+            M.send(load, env.nodes, i, j, rows[i + 1])
+        end
+    end
+    return load
+end
+
+-- ---- prices ---------------------------------------------------------------------
+
+--- An exchange to fill again and again: what `price` returns, for n ranks.
+function M.exchange(n)
+    return { n = n, busy = ffi.new("double[?]", n), bytes = ffi.new("double[?]", n),
+        messages = ffi.new("double[?]", n) }
+end
+
+local function seconds(cluster, side, unit)
+    return cluster:exchange(side.inside * unit, side.n_inside, side.between * unit,
+        side.n_between)
+end
+
+--- The price of a load. Links are full duplex: of a rank's two directions the longer one counts.
+-- @tparam table cluster
+-- @tparam table load
+-- @tparam number unit bytes of one unit of the load
+-- @tparam ?table x an exchange to fill; else a new one
+function M.price(cluster, load, unit, x)
+    local n = load.n
+    x = x or M.exchange(n)
+    for i = 0, n - 1 do
+        local out, into = load.out[i], load.into[i]
+        x.busy[i] = math.max(seconds(cluster, out, unit), seconds(cluster, into, unit))
+        x.bytes[i] = unit * math.max(out.inside + out.between, into.inside + into.between)
+        x.messages[i] = math.max(out.n_inside + out.n_between, into.n_inside + into.n_between)
+    end
+    x.seconds = cluster:slowest(x.busy, n)
     return x
 end
 
 --- An exchange between CP ranks.
--- @tparam table env cluster, cp, tp, nodes (CP rank, from 0, -> node)
--- @tparam table matrix
--- @tparam number row_bytes
--- @treturn table seconds; by rank, from 1: busy (seconds), bytes and messages (the larger of out
--- and in)
 function M.between(env, matrix, row_bytes)
-    local n, rows, nodes = matrix.n_to, matrix.rows, env.nodes
-    local out, into = new_side(n), new_side(n)
-    for i = 0, n - 1 do
-        local node = nodes[i]
-        for j = 0, n - 1 do
-            local count = i ~= j and tonumber(rows[i * n + j]) or 0
-            if count > 0 then
-                local is_inside = nodes[j] == node
-                add(out, i + 1, is_inside, count * row_bytes)
-                add(into, j + 1, is_inside, count * row_bytes)
-            end
-        end
-    end
-    return finish(env.cluster, out, into, n)
+    return M.price(env.cluster, M.of_matrix(env, matrix), row_bytes)
 end
 
--- Of the tp ranks of a CP rank the one that has most.
-local function fold(x, cp, tp)
-    for _, name in ipairs { "busy", "bytes", "messages" } do
-        local folded = {}
-        for i = 1, cp * tp do
-            local c = math.ceil(i / tp)
-            folded[c] = math.max(folded[c] or 0, x[name][i])
-        end
-        x[name] = folded
-    end
-    return x
-end
-
---- An exchange from the windows of cp * tp ranks to the shards of CP ranks, each of whose tp ranks
--- gets all rows.
+--- An exchange from windows to shards; of the tp ranks of a CP rank the one that has most.
 function M.to_shards(env, matrix, row_bytes)
-    local cp, tp, rows = matrix.n_to, env.tp, matrix.rows
-    local n = cp * tp
-    local out, into = new_side(n), new_side(n)
-    local per_node = env.cluster.ranks_per_node
-    for i = 0, n - 1 do
-        local node = math.floor(i / per_node)
-        for j = 0, n - 1 do
-            local count = i ~= j and tonumber(rows[i * cp + math.floor(j / tp)]) or 0
-            if count > 0 then
-                local is_inside = math.floor(j / per_node) == node
-                add(out, i + 1, is_inside, count * row_bytes)
-                add(into, j + 1, is_inside, count * row_bytes)
-            end
+    local x = M.price(env.cluster, M.of_windows(env, matrix), row_bytes)
+    local folded = M.exchange(env.cp)
+    for _, name in ipairs { "busy", "bytes", "messages" } do
+        for i = 0, x.n - 1 do
+            local c = math.floor(i / env.tp)
+            folded[name][c] = math.max(folded[name][c], x[name][i])
         end
     end
-    return fold(finish(env.cluster, out, into, n), cp, tp)
+    folded.seconds = x.seconds
+    return folded
 end
 
---- An exchange given as a list of messages { from, to, bytes }, ranks from 0.
-function M.of_messages(env, messages)
-    local n = env.cp
-    local out, into = new_side(n), new_side(n)
-    for _, m in ipairs(messages) do
-        local from, to, bytes = m[1], m[2], m[3]
-        if from ~= to then
-            local is_inside = env.nodes[from] == env.nodes[to]
-            add(out, from + 1, is_inside, bytes)
-            add(into, to + 1, is_inside, bytes)
-        end
-    end
-    return finish(env.cluster, out, into, n)
-end
-
---- An exchange given by what each rank's two levels carry, in the direction that has more: lists by
--- rank, from 1, of bytes and messages.
-function M.of_lists(env, inside, n_inside, between, n_between)
-    local side = { inside = inside, between = between, n_inside = n_inside,
-        n_between = n_between }
-    return finish(env.cluster, side, side, #inside)
-end
-
---- Every rank gives each other rank of its group of `size` an equal slice of its rows.
--- @tparam table env
--- @tparam table rows by CP rank, from 1
--- @tparam number size
--- @tparam number slice_bytes of a row
+--- An exchange of equal slices.
 function M.slices(env, rows, size, slice_bytes)
-    local n = #rows
-    local out, into = new_side(n), new_side(n)
-    for i = 0, n - 1 do
-        local first = i - i % size
-        for j = first, math.min(first + size, n) - 1 do
-            if i ~= j and rows[i + 1] > 0 then
-                local is_inside = env.nodes[i] == env.nodes[j]
-                add(out, i + 1, is_inside, rows[i + 1] * slice_bytes)
-                add(into, j + 1, is_inside, rows[i + 1] * slice_bytes)
-            end
-        end
-    end
-    return finish(env.cluster, out, into, n)
+    return M.price(env.cluster, M.of_slices(env, rows, size), slice_bytes)
 end
 
 -- ---- what happens beside the links -------------------------------------------------
@@ -159,18 +172,20 @@ function M.swaps(matrix)
     return true
 end
 
---- Seconds by rank of packing, unpacking and keeping rows: none where rows are swapped in place.
+--- Seconds by rank, from 1, of packing, unpacking and keeping rows: none where rows are swapped in
+-- place.
 -- @tparam table env
 -- @tparam table matrix square
 -- @tparam number row_bytes
+-- @treturn table
+-- @treturn boolean whether rows are swapped
 function M.packing(env, matrix, row_bytes)
-    local n, rows, list = matrix.n_from, matrix.rows, {}
+    local load, list, n = M.of_matrix(env, matrix), {}, matrix.n_from
     local is_swap = M.swaps(matrix)
     for i = 0, n - 1 do
-        local moved, kept = 0, tonumber(rows[i * n + i])
-        for j = 0, n - 1 do
-            if i ~= j then moved = moved + tonumber(rows[i * n + j] + rows[j * n + i]) / 2 end
-        end
+        local out, into = load.out[i], load.into[i]
+        local moved = (out.inside + out.between + into.inside + into.between) / 2
+        local kept = tonumber(matrix.rows[i * n + i])
         local bytes = (env.cluster.memory.pack * moved + 2 * kept) * row_bytes
         list[i + 1] = is_swap and 0 or env.cluster:move(bytes, 2)
     end

@@ -10,14 +10,20 @@ local exchanges = require "cplab.cost.exchange"
 
 local M = {}
 
--- keys[i * n + j]: rank i needs so many rows of rank j. As what j sends to i.
+-- keys[i * n + j]: rank i needs so many rows of rank j, which j sends.
 local function exact(env, keys, row_bytes)
-    local n = env.cp
-    local rows = {}
-    for i = 0, n - 1 do
-        for j = 0, n - 1 do rows[j * n + i] = tonumber(keys.keys[i * n + j]) end
+    local load = env.loads[keys]
+    if not load then
+        local n = env.cp
+        load = exchanges.load(n)
+        for i = 0, n - 1 do
+            for j = 0, n - 1 do
+                exchanges.send(load, env.nodes, j, i, tonumber(keys.keys[i * n + j]))
+            end
+        end
+        env.loads[keys] = load
     end
-    return exchanges.between(env, { rows = rows, n_from = n, n_to = n }, row_bytes)
+    return exchanges.price(env.cluster, load, row_bytes)
 end
 
 local function zeros(n)
@@ -26,11 +32,11 @@ local function zeros(n)
     return list
 end
 
--- Rows that a node gets from and gives to other nodes, spread evenly over its ranks; and of what
--- each rank then sees, what its neighbours fetched or hold.
+-- Rows that a node gets from and gives to other nodes are spread evenly over its ranks; what a rank
+-- then needs its neighbours fetched or hold, but for its own part.
 local function by_node(env, needed_by_node, needed_by_rank, row_bytes)
     local n, size, n_nodes = env.cp, env.node_size, math.ceil(env.cp / env.node_size)
-    local into, out = zeros(n_nodes), zeros(n_nodes)
+    local into, out, load = zeros(n_nodes), zeros(n_nodes), exchanges.load(n)
     for node = 0, n_nodes - 1 do
         for j = 0, n - 1 do
             local other = math.floor(j / size)
@@ -39,26 +45,28 @@ local function by_node(env, needed_by_node, needed_by_rank, row_bytes)
             out[other + 1] = out[other + 1] + rows
         end
     end
-    local inside, between, n_inside, n_between = zeros(n), zeros(n), zeros(n), zeros(n)
     for i = 0, n - 1 do
         local node = math.floor(i / size)
         local ranks = math.min(size, n - node * size)
-        between[i + 1] = math.max(into[node + 1], out[node + 1]) / ranks * row_bytes
-        inside[i + 1] = needed_by_rank(i) * (ranks - 1) / ranks * row_bytes
-        n_between[i + 1] = between[i + 1] > 0 and n_nodes - 1 or 0
-        n_inside[i + 1] = inside[i + 1] > 0 and ranks - 1 or 0
+        local mine = load.out[i] -- of both directions the one that has more
+        mine.between = math.max(into[node + 1], out[node + 1]) / ranks
+        mine.inside = needed_by_rank(i) * (ranks - 1) / ranks
+        mine.n_between = mine.between > 0 and n_nodes - 1 or 0
+        mine.n_inside = mine.inside > 0 and ranks - 1 or 0
     end
-    return exchanges.of_lists(env, inside, n_inside, between, n_between)
+    return exchanges.price(env.cluster, load, row_bytes)
+end
+
+local function sum_of_others(row, n, i)
+    local sum = 0
+    for j = 0, n - 1 do sum = sum + (i ~= j and tonumber(row[j]) or 0) end
+    return sum
 end
 
 local function node(env, keys, row_bytes)
     local n = env.cp
     return by_node(env, function(at, j) return tonumber(keys.node_keys[at * n + j]) end,
-        function(i)
-            local sum = 0
-            for j = 0, n - 1 do sum = sum + (i ~= j and tonumber(keys.keys[i * n + j]) or 0) end
-            return sum
-        end, row_bytes)
+        function(i) return sum_of_others(keys.keys + i * n, n, i) end, row_bytes)
 end
 
 local function all(env, rows, row_bytes)

@@ -4,8 +4,10 @@
 -- hop by hop, and each hop waits for the one before. Headwise: all positions, some heads.
 -- @module cplab.cost.gdn
 local attention = require "cplab.cost.attention"
+local clib = require "clib"
 local exchanges = require "cplab.cost.exchange"
 local sizes = require "cplab.cost.sizes"
+local ffi = clib.ffi
 
 local M = {}
 
@@ -36,39 +38,41 @@ local function each_load(env, loads, seconds_of)
     return list
 end
 
--- A hop's states, and the spans in the middle that they are brought through.
-local function run_hop(env, pass, s, messages, through)
-    local list = {}
-    for i = 1, env.cp do
-        local n = (through[i] or 0) * env.batch
-        list[i] = n > 0 and env.cluster:work("gemm", env.dtype, n * s.apply, n) or 0
+-- A hop's states have arrived; they are brought through the spans in the middle.
+local function add_hop(env, pass, s, load, x, through)
+    pass:exchange(exchanges.price(env.cluster, load, 1, x), 0)
+    for i = 0, env.cp - 1 do
+        local n = through[i] * env.batch
+        pass.open[i] = n > 0 and env.cluster:work("gemm", env.dtype, n * s.apply, n) or 0
     end
-    pass:exchange(exchanges.of_messages(env, messages), 0)
-    pass:work(list)
     pass:launch(1)
     pass:sync()
 end
 
--- The states that a level's spans hand on were brought through them, but for the first ones.
-local function each_hop(env, pass, s, hops, from_last)
-    local by_level, last = {}, 0
+-- All hops in turn; backward they go the other way and take as long. A state that a rank hands on
+-- in one hop was brought through a span of its own after the hop before, but for the first hop.
+local function chain(env, s, hops)
+    local pass, load, x = env.pass(), exchanges.load(env.cp), exchanges.exchange(env.cp)
+    local through, at = ffi.new("double[?]", env.cp), 0
     local bytes = s.state * math.max(env.bytes, 4) * env.batch
-    for i = 0, hops.n - 1 do
-        local hop = hops.items[i]
-        local level, states = tonumber(hop.level), tonumber(hop.states)
-        last = math.max(last, level)
-        by_level[level] = by_level[level] or { messages = {}, through = {} }
-        local before = by_level[level - 1]
-        local at = by_level[level]
-        at.messages[#at.messages + 1] = { hop.from, hop.to, states * bytes }
-        if before then
-            before.through[hop.from + 1] = (before.through[hop.from + 1] or 0) + states
+    while at < hops.n do
+        local level, next_at = hops.items[at].level, at
+        exchanges.clear(load)
+        ffi.fill(through, env.cp * 8)
+        while next_at < hops.n and hops.items[next_at].level == level do
+            local hop = hops.items[next_at]
+            exchanges.send(load, env.nodes, hop.from, hop.to, tonumber(hop.states) * bytes)
+            next_at = next_at + 1
         end
+        at = next_at
+        while next_at < hops.n and hops.items[next_at].level == level + 1 do
+            local hop = hops.items[next_at]
+            through[hop.from] = through[hop.from] + tonumber(hop.states)
+            next_at = next_at + 1
+        end
+        add_hop(env, pass, s, load, x, through)
     end
-    for i = 1, last do
-        local at = by_level[from_last and last + 1 - i or i]
-        run_hop(env, pass, s, at.messages, at.through)
-    end
+    return pass
 end
 
 -- Halos travel beside the projections of what needs none.
@@ -81,7 +85,7 @@ local function chunkwise(env, counts, layout, s)
     local forward, backward = env:pass(), env:pass()
     local rows = counts:rows(layout)
     local loads = counts:loads(layout, s.chunk, s.conv - 1)
-    local hops = env.cp > 1 and counts:hops(layout) or { n = 0 }
+    local hops = env.cp > 1 and chain(env, s, counts:hops(layout))
     local K, V = s.K, s.V
     local function cores(is_backward)
         return each_load(env, loads.loads, function(l)
@@ -98,7 +102,7 @@ local function chunkwise(env, counts, layout, s)
             return sizes.gdn_summary(K, V, c, true)
         end, "gdn_forward")
     end))
-    each_hop(env, forward, s, hops, false)
+    if hops then forward:include(hops) end
     forward:work(cores(false))
     forward:launch(2)
     backward:work(each_load(env, loads.loads, function(l)
@@ -106,7 +110,7 @@ local function chunkwise(env, counts, layout, s)
             return sizes.gdn_summary_backward(K, V, c)
         end, "gdn_backward")
     end))
-    each_hop(env, backward, s, hops, true)
+    if hops then backward:include(hops) end
     backward:work(cores(true))
     backward:launch(4)
     attention.rows(env, backward, s, rows, 2)
@@ -130,7 +134,8 @@ local function headwise(env, counts, layout, s)
     local forward, backward = env:pass(), env:pass()
     local rows, whole, n = counts:rows(layout), counts:whole(s.chunk), env.cp
     local function core(pass, is_backward)
-        pass:work(core_seconds(env, s, s.value_heads / n, whole.rows, whole.chunks, is_backward))
+        pass:work_of_all(core_seconds(env, s, s.value_heads / n, whole.rows, whole.chunks,
+            is_backward))
         pass:launch(is_backward and 4 or 2)
     end
     local into, home = slices(env, forward, s, rows, n)

@@ -1,33 +1,34 @@
 --- A pass: one layer's forward or backward, as stretches of work that ranks do side by side and
 -- exchanges at which they wait for each other.
 -- @classmod cplab.cost.pass
+local clib = require "clib"
 local clusters = require "cplab.cluster"
+local ffi = clib.ffi
 
 local Pass = {}
 Pass.__index = Pass
 
 local M = {}
 
-local function zeros(n)
-    local list = {}
-    for i = 1, n do list[i] = 0 end
-    return list
-end
-
---- A pass of n CP ranks.
+--- A pass of n CP ranks: compute, comm, pack and host are seconds that add up to it; busy (seconds
+-- of work), bytes and messages are C arrays by rank, from 0.
 function M.new(cluster, n)
+    local function zeros() return ffi.new("double[?]", n) end
     return setmetatable({
-        cluster = cluster, n = n, open = zeros(n), launches = 0, busy = zeros(n), compute = 0,
-        comm = 0, pack = 0, host = 0, bytes = zeros(n), messages = zeros(n),
+        cluster = cluster, n = n, open = zeros(), launches = 0, busy = zeros(), compute = 0,
+        comm = 0, pack = 0, host = 0, bytes = zeros(), messages = zeros(),
     }, Pass)
 end
 
---- Adds seconds of work to the open stretch: a list by rank, or one number for all.
-function Pass:work(seconds)
-    local open = self.open
-    for i = 1, self.n do
-        open[i] = open[i] + (type(seconds) == "table" and seconds[i] or seconds)
-    end
+--- Adds seconds of work to the open stretch.
+-- @tparam table list by rank, from 1
+function Pass:work(list)
+    for i = 0, self.n - 1 do self.open[i] = self.open[i] + list[i + 1] end
+end
+
+--- Adds as many seconds on every rank.
+function Pass:work_of_all(seconds)
+    for i = 0, self.n - 1 do self.open[i] = self.open[i] + seconds end
 end
 
 --- Adds kernels that the host starts; it may be what takes longest.
@@ -37,15 +38,25 @@ end
 
 --- Ends the open stretch: all wait for the slowest. Returns its seconds.
 function Pass:sync()
-    local open, host = self.open, self.launches * self.cluster.host.launch
-    local taken = math.max(self.cluster:slowest(open), host)
-    for i = 1, self.n do self.busy[i], open[i] = self.busy[i] + open[i], 0 end
+    local taken = math.max(self.cluster:slowest(self.open, self.n),
+        self.launches * self.cluster.host.launch)
+    for i = 0, self.n - 1 do
+        self.busy[i], self.open[i] = self.busy[i] + self.open[i], 0
+    end
     self.launches = 0
     self.compute = self.compute + taken
     return taken
 end
 
---- Adds an exchange behind the open stretch, of which a share may hide.
+--- Counts what an exchange moves, whoever waits for it.
+function Pass:count(x)
+    for i = 0, self.n - 1 do
+        self.bytes[i] = self.bytes[i] + x.bytes[i]
+        self.messages[i] = self.messages[i] + x.messages[i]
+    end
+end
+
+--- Adds an exchange beside the open stretch, of which a share may hide there.
 -- @tparam table x of cplab.cost.exchange
 -- @tparam number share 0: all of it is waited for
 function Pass:exchange(x, share)
@@ -54,12 +65,14 @@ function Pass:exchange(x, share)
     self:count(x)
 end
 
---- Counts what an exchange moves, whoever waits for it.
-function Pass:count(x)
-    for i = 1, self.n do
-        self.bytes[i] = self.bytes[i] + x.bytes[i]
-        self.messages[i] = self.messages[i] + x.messages[i]
+--- Adds all of another pass, which is closed, behind the open stretch.
+function Pass:include(other)
+    self:sync()
+    for _, name in ipairs { "compute", "comm", "pack", "host" } do
+        self[name] = self[name] + other[name]
     end
+    self:count(other)
+    for i = 0, self.n - 1 do self.busy[i] = self.busy[i] + other.busy[i] end
 end
 
 --- Seconds of the whole pass.
@@ -68,15 +81,15 @@ function Pass:seconds()
     return self.compute + self.comm + self.pack + self.host
 end
 
--- Sums of a list over passes, and the largest.
+-- The largest sum over passes, and the sum of all.
 local function total(passes, name)
-    local sums, most, sum = {}, 0, 0
-    for i = 1, passes[1].n do
-        sums[i] = 0
-        for _, pass in ipairs(passes) do sums[i] = sums[i] + pass[name][i] end
-        most, sum = math.max(most, sums[i]), sum + sums[i]
+    local most, all = 0, 0
+    for i = 0, passes[1].n - 1 do
+        local sum = 0
+        for _, pass in ipairs(passes) do sum = sum + pass[name][i] end
+        most, all = math.max(most, sum), all + sum
     end
-    return most, sum
+    return most, all
 end
 
 --- Passes as a price.
@@ -94,7 +107,8 @@ function M.price(passes, variant)
             detail[name] = detail[name] + pass[name]
         end
     end
-    detail.bytes, detail.messages = (total(passes, "bytes")), (total(passes, "messages"))
+    detail.bytes = total(passes, "bytes")
+    detail.messages = total(passes, "messages")
     local most, sum = total(passes, "busy")
     detail.imbalance = sum > 0 and most * passes[1].n / sum or 1
     return seconds, detail

@@ -89,7 +89,7 @@ local function add_events(events, item, pass, rank, start)
             kind = kind }
         at = at + duration
     end
-    local busy = math.min(pass.busy[rank + 1], pass.compute)
+    local busy = math.min(pass.busy[rank], pass.compute)
     add("host", pass.host)
     add("compute", busy)
     add("wait", pass.compute - busy)

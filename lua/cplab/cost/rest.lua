@@ -44,7 +44,7 @@ local function fused(env, counts, from, to)
     local x = exchanges.to_shards(env, counts:window_overlap(from, to), hidden_bytes(env))
     local alone = exchanges.to_shards(env, counts:window_overlap(to, to), hidden_bytes(env))
     x.seconds = math.max(x.seconds - alone.seconds, 0)
-    for i = 1, env.cp do
+    for i = 0, env.cp - 1 do
         x.bytes[i] = math.max(x.bytes[i] - alone.bytes[i], 0)
         x.messages[i] = math.max(x.messages[i] - alone.messages[i], 0)
     end
@@ -135,9 +135,11 @@ local function add_reduction(env, pass, n)
     local messages = 2 * (ranks - 1)
     local seconds = ranks > cluster.ranks_per_node and cluster:exchange(0, 0, bytes, messages)
         or cluster:exchange(bytes, messages, 0, 0)
-    local x = { seconds = 0, busy = {}, bytes = {}, messages = {} }
-    for i = 1, env.cp do x.busy[i], x.bytes[i], x.messages[i] = seconds, bytes, messages end
-    x.seconds = cluster:slowest(x.busy)
+    local x = exchanges.exchange(env.cp)
+    for i = 0, env.cp - 1 do
+        x.busy[i], x.bytes[i], x.messages[i] = seconds, bytes, messages
+    end
+    x.seconds = cluster:slowest(x.busy, env.cp)
     add_exchange(pass, x, cluster.overlap.gradients)
 end
 

@@ -55,44 +55,45 @@ function M.new(keys, rows, a2a)
 end
 
 -- Seconds by rank of the work of one step.
-local function step_work(env, ring, step, seconds_of)
+local function step_work(ring, step, seconds_of)
     local list = {}
     for group = 0, ring.n - 1 do
         local at = group * ring.n + (group - step) % ring.n
         local seconds = ring.pairs[at] > 0 and seconds_of(ring.pairs[at], ring.blocks[at]) or 0
         for member = 1, ring.a2a do list[group * ring.a2a + member] = seconds end
     end
-    assert(#list == env.cp)
     return list
 end
 
-local function send(ring, messages, from, to, bytes)
+-- Each member of a group to its like in another.
+local function send(env, ring, load, from, to, bytes)
+    local first, last = from * ring.a2a, to % ring.n * ring.a2a
     for member = 0, ring.a2a - 1 do
-        messages[#messages + 1] = { from * ring.a2a + member, to % ring.n * ring.a2a + member,
-            bytes }
+        exchanges.send(load, env.nodes, first + member, last + member, bytes)
     end
 end
 
 -- Keys on their way to step + 1.
-local function send_keys(ring, step, row_bytes, messages)
+local function send_keys(env, ring, step, row_bytes, load)
     for group = 0, ring.n - 1 do
         local held = (group - step) % ring.n
         if ring.last[held] > step then
-            send(ring, messages, group, group + 1, ring.rows[held] * row_bytes)
+            send(env, ring, load, group, group + 1, ring.rows[held] * row_bytes)
         end
     end
 end
 
 -- Gradients that step - 1 made: on to the next group, or home.
-local function send_gradients(ring, step, row_bytes, messages)
+local function send_gradients(env, ring, step, row_bytes, load)
+    if step < 2 then return end
     for group = 0, ring.n - 1 do
         local held = (group - step + 1) % ring.n
         local first, last = ring.first[held], ring.last[held]
         local bytes = ring.rows[held] * row_bytes
-        if step > 1 and first > 0 and first <= step - 1 and step - 1 < last then
-            send(ring, messages, group, group + 1, bytes)
-        elseif step > 1 and last == step - 1 then
-            send(ring, messages, group, held, bytes)
+        if first > 0 and first < step and step - 1 < last then
+            send(env, ring, load, group, group + 1, bytes)
+        elseif last == step - 1 then
+            send(env, ring, load, group, held, bytes)
         end
     end
 end
@@ -104,27 +105,29 @@ end
 -- @tparam function seconds_of of (pairs, blocks)
 -- @tparam number row_bytes of keys and values
 function M.forward(env, pass, ring, seconds_of, row_bytes)
+    local load, x = exchanges.load(env.cp), exchanges.exchange(env.cp)
     for step = 0, ring.n - 1 do
-        local messages = {}
-        pass:work(step_work(env, ring, step, seconds_of))
+        exchanges.clear(load)
+        pass:work(step_work(ring, step, seconds_of))
         pass:launch(1)
-        if step + 1 < ring.n then send_keys(ring, step, row_bytes, messages) end
-        pass:exchange(exchanges.of_messages(env, messages), env.cluster.overlap.ring)
+        if step + 1 < ring.n then send_keys(env, ring, step, row_bytes, load) end
+        pass:exchange(exchanges.price(env.cluster, load, 1, x), env.cluster.overlap.ring)
     end
 end
 
 --- Adds all steps of a backward pass: keys again, and their gradients behind them.
 -- @tparam number gradient_bytes of a row of gradients
 function M.backward(env, pass, ring, seconds_of, row_bytes, gradient_bytes)
+    local load, x = exchanges.load(env.cp), exchanges.exchange(env.cp)
     for step = 0, ring.n do
-        local messages = {}
+        exchanges.clear(load)
         if step < ring.n then
-            pass:work(step_work(env, ring, step, seconds_of))
+            pass:work(step_work(ring, step, seconds_of))
             pass:launch(2)
         end
-        if step + 1 < ring.n then send_keys(ring, step, row_bytes, messages) end
-        send_gradients(ring, step, gradient_bytes, messages)
-        pass:exchange(exchanges.of_messages(env, messages), env.cluster.overlap.ring)
+        if step + 1 < ring.n then send_keys(env, ring, step, row_bytes, load) end
+        send_gradients(env, ring, step, gradient_bytes, load)
+        pass:exchange(exchanges.price(env.cluster, load, 1, x), env.cluster.overlap.ring)
     end
 end
 
