@@ -113,7 +113,7 @@ local function project_cases(job, sink, traced)
         if sink then sink:put(tables.json(job, row, step)) end
         if traced and step then
             timelines[#timelines + 1] = { name = sweep.describe(case, chosen.axes),
-                n_ranks = case.cp * case.tp, seconds = step.seconds, events = step.ranks }
+                n_ranks = case.cp, seconds = step.seconds, events = step.ranks }
         end
     end
     return rows, timelines

@@ -69,10 +69,22 @@ local function shortest(points)
     return least
 end
 
+-- Seconds of exchanges without the rows that stay and are copied from one place to another. What
+-- remains is no less than half.
+local function crossing(points, bandwidth)
+    local list = {}
+    for i, point in ipairs(points) do
+        local own = point.seconds - 2 * (point.kept or 0) / bandwidth
+        list[i] = { x = point.x, n_messages = point.n_messages, wall = point.wall,
+            seconds = math.max(own, point.seconds / 2) }
+    end
+    return list
+end
+
 -- A rank copies with its own thread: that is what a byte and a message cost. The rest of the wall
 -- clock's time of the shortest exchange is waiting.
-local function link(points)
-    local exchanges = of_kind(points, "exchange")
+local function link(points, bandwidth)
+    local exchanges = crossing(of_kind(points, "exchange"), bandwidth)
     local fitted, least = line.fit(exchanges), shortest(exchanges)
     local own = math.max(0, least.seconds - least.x * fitted.slope)
     return { alpha = math.max(0, least.wall - least.seconds), message = own / least.n_messages,
@@ -85,11 +97,11 @@ end
 -- @treturn table under the names of cplab.cluster.shape
 function M.numbers(points, cores)
     local out, memory = kernels(points), line.fit(of_kind(points, "memory"))
-    local inside = link(points)
+    local inside = link(points, 1 / memory.slope)
     out.ranks_per_node, out.cores = MAX_RANKS, cores
-    out.memory = { bandwidth = 1 / memory.slope, half = memory.fixed / memory.slope }
+    out.memory = { bandwidth = 1 / memory.slope, half = memory.fixed / memory.slope, pack = 0 }
     out.links = { inside = inside, between = inside, overlap = 0 }
-    out.overlap = { ring = 0, gather = 0, convert = 0, halo = 0 }
+    out.overlap = { ring = 0, gather = 0, convert = 0, gradients = 0, halo = 0 }
     out.host = { sync = 0, launch = 0, lazy_syncs = 0, prebuilt_syncs = 0,
         segment = line.fit(of_kind(points, "route")).slope }
     return out
@@ -119,6 +131,7 @@ local ENTRIES = {
     { "efficiency.gdn_backward.half", "FLOP", "what is fixed in a call" },
     { "memory.bandwidth", "B/s", "slope over sums, copies and norms" },
     { "memory.half", "B", "what is fixed in a call" },
+    { "memory.pack", nil, "rows go straight from rank to rank", is_set = true },
     { "links.inside.alpha", "s", "waiting in the shortest exchange" },
     { "links.inside.message", "s", "CPU time of it beside its bytes" },
     { "links.inside.beta", "B/s", "slope over conversions, in and out of place" },
@@ -131,6 +144,7 @@ local ENTRIES = {
     { "overlap.ring", nil, THREADS, is_set = true },
     { "overlap.gather", nil, THREADS, is_set = true },
     { "overlap.convert", nil, THREADS, is_set = true },
+    { "overlap.gradients", nil, THREADS, is_set = true },
     { "overlap.halo", nil, THREADS, is_set = true },
     { "host.sync", "s", NO_DEVICE, is_set = true },
     { "host.launch", "s", "part of what is fixed in a call", is_set = true },

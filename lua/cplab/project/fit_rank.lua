@@ -89,6 +89,7 @@ local function add_exchange(parts, comm, kind, tokens, width)
     end)
     local part = parts[#parts]
     part.is_exchange, part.n_messages = true, math.ceil(stats.messages / cp)
+    part.kept_bytes = y == x and 0 or (n * cp - stats.moved_tokens) / cp * width * 4
     part.kept = { route, plan }
 end
 
@@ -155,7 +156,7 @@ local function points_of(parts, wall, busy, size)
     local points = {}
     for i, part in ipairs(parts) do
         points[i] = {
-            kind = part.kind, x = part.x, n_messages = part.n_messages,
+            kind = part.kind, x = part.x, n_messages = part.n_messages, kept = part.kept_bytes,
             seconds = median(busy[i]) / size / part.repeats,
             wall = median(wall[i], 0.25) / part.repeats,
         }
@@ -181,7 +182,8 @@ end
 
 --- @param ptr the `cpl_comm *` of this rank
 -- @tparam string payload sizes, rounds, kernels (whether those are measured, or exchanges alone)
--- @treturn string a list of { kind, x, seconds (CPU of a rank and call), wall, n_messages }
+-- @treturn string a list of { kind, x, seconds (CPU of a rank and call), wall; of an exchange
+-- n_messages, kept (bytes that stay, of a rank) }
 return function(ptr, payload)
     return buffer.encode(measure(comms.wrap(ptr), buffer.decode(payload)))
 end

@@ -36,7 +36,7 @@ local DISTURBED = 1.15
 local function add_points(rounds, points)
     for i, point in ipairs(points) do
         local all = rounds[i] or { kind = point.kind, x = point.x, n_messages = point.n_messages,
-            seconds = {}, wall = {} }
+            kept = point.kept, seconds = {}, wall = {} }
         rounds[i] = all
         table.insert(all.seconds, point.seconds)
         table.insert(all.wall, point.wall)
@@ -47,7 +47,7 @@ end
 local function medians(rounds)
     local points = {}
     for i, all in ipairs(rounds) do
-        points[i] = { kind = all.kind, x = all.x, n_messages = all.n_messages,
+        points[i] = { kind = all.kind, x = all.x, n_messages = all.n_messages, kept = all.kept,
             seconds = statistics.quantile(all.seconds, 0.5),
             wall = statistics.quantile(all.wall, 0.5) }
     end
