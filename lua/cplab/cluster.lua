@@ -51,7 +51,7 @@ M.shape = {
     flops = { bf16 = "positive", f32 = "positive", f64 = "positive" },
     efficiency = { gemm = CURVE, attention_forward = CURVE, attention_backward = CURVE,
         gdn_forward = CURVE, gdn_backward = CURVE },
-    memory = { bandwidth = "positive", half = "number", pack = "number" },
+    memory = { bandwidth = "positive", pointwise = "positive", half = "number", pack = "number" },
     links = { inside = LINK, between = LINK, overlap = "share" },
     overlap = { ring = "share", gather = "share", convert = "share", halo = "share",
         gradients = "share" },

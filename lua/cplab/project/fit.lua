@@ -14,13 +14,13 @@ local MAX_RANKS = 1024 -- of one machine: all of them reach each other alike
 local DEADLINE = 60
 
 --- What is measured: rows are `width` numbers of f32; `gemm` rows and columns of products;
--- `attention` and `delta` tokens of the kernels with the heads of `gqa` and `gdn`; `memory` and
--- `exchange` rows a rank; `routes` sequences.
+-- `attention` and `delta` tokens of the kernels with the heads of `gqa` and `gdn`; `memory`,
+-- `pointwise` and `exchange` rows a rank; `routes` sequences.
 M.sizes = {
     width = 256, gemm = { f32 = { 96, 192, 384, 768 }, f64 = { 128, 384 } },
     gqa = { heads = 4, kv_heads = 2, head_dim = 64, window = 0 }, attention = { 128, 384, 1024 },
     gdn = { key_heads = 2, value_heads = 4, key_dim = 64, value_dim = 64, chunk = 64 },
-    delta = { 128, 384, 1024 }, memory = { 128, 512, 2048 }, exchange = { 16, 256, 2048 },
+    delta = { 128, 384, 1024 }, memory = { 128, 512, 2048 }, pointwise = { 64, 256, 1024 }, exchange = { 16, 256, 2048 },
     routes = { 16, 256, 4096 },
 }
 M.rounds = 9
@@ -99,7 +99,8 @@ function M.numbers(points, cores)
     local out, memory = kernels(points), line.fit(of_kind(points, "memory"))
     local inside = link(points, 1 / memory.slope)
     out.ranks_per_node, out.cores = MAX_RANKS, cores
-    out.memory = { bandwidth = 1 / memory.slope, half = memory.fixed / memory.slope, pack = 0 }
+    out.memory = { bandwidth = 1 / memory.slope, half = memory.fixed / memory.slope, pack = 0,
+        pointwise = 1 / line.fit(of_kind(points, "pointwise")).slope }
     out.links = { inside = inside, between = inside, overlap = 0 }
     out.overlap = { ring = 0, gather = 0, convert = 0, gradients = 0, halo = 0 }
     out.host = { sync = 0, launch = 0, lazy_syncs = 0, prebuilt_syncs = 0,
@@ -130,6 +131,7 @@ local ENTRIES = {
     { "efficiency.gdn_backward.max", nil, "slope over tokens" },
     { "efficiency.gdn_backward.half", "FLOP", "what is fixed in a call" },
     { "memory.bandwidth", "B/s", "slope over sums, copies and norms" },
+    { "memory.pointwise", "B/s", "slope over the pointwise kernels of GDN and an MLP" },
     { "memory.half", "B", "what is fixed in a call" },
     { "memory.pack", nil, "rows go straight from rank to rank", is_set = true },
     { "links.inside.alpha", "s", "waiting in the shortest exchange" },

@@ -13,6 +13,7 @@ local comms = require "cplab.comm"
 local cores = require "cplab.bench.core"
 local gemm = require "cplab.bench.gemm"
 local layouts = require "cplab.layout"
+local pointwise = require "cplab.project.pointwise"
 local routes = require "cplab.route"
 local rows = require "cplab.rows"
 local statistics = require "cplab.bench.statistics"
@@ -30,9 +31,10 @@ local function add(parts, kind, x, call)
     parts[#parts + 1] = { kind = kind, x = x, call = call }
 end
 
+-- The order is fixed: ranks measure the same part at a time.
 local function add_gemm(parts, sizes)
-    for dtype, list in pairs(sizes.gemm) do
-        for _, n in ipairs(list) do
+    for _, dtype in ipairs { "f32", "f64" } do
+        for _, n in ipairs(sizes.gemm[dtype]) do
             local product = gemm.new(n, dtype)
             add(parts, "gemm_" .. dtype, product.flops, product.run)
         end
@@ -65,6 +67,13 @@ local function add_memory(parts, sizes)
             rstd = rstd.data, n_rows = n, width = width, eps = 1e-6 })
         add(parts, "memory", 2 * bytes, function() kernels.rms_norm(p) end)
         parts[#parts].kept = { x, y, weight, rstd }
+    end
+end
+
+local function add_pointwise(parts, sizes)
+    for _, n in ipairs(sizes.pointwise) do
+        local call, bytes = pointwise.new(n, sizes.width)
+        add(parts, "pointwise", bytes, call)
     end
 end
 
@@ -172,6 +181,7 @@ local function measure(comm, payload)
         add_cores(parts, "attention", require "cplab.bench.gqa_core", sizes.gqa, sizes.attention)
         add_cores(parts, "gdn", require "cplab.bench.gdn_core", sizes.gdn, sizes.delta)
         add_memory(parts, sizes)
+        add_pointwise(parts, sizes)
         add_routes(parts, sizes)
     end
     add_exchanges(parts, comm, sizes)
