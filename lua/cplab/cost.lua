@@ -204,7 +204,7 @@ end
 
 local function mode_refusal(self, about, mode)
     if about.kind == "gdn" then return gdn.refusal(self.env, mode, about.config) end
-    if mode == "a2a+p2p" and not about.config.a2a then return "the model says no a2a" end
+    if mode == "a2a+p2p" and about.config.a2a == 0 then return "the model says no a2a" end
     return attention.refusal(self.env, about.kind, mode, about.config)
 end
 
@@ -289,10 +289,12 @@ end
 -- @tparam table assignment { name =, entry =, exit =, layers = a list of { live =, mixer =,
 -- cp_mode = } }
 -- @treturn table seconds (the sum of the prices above); compute, comm, convert, host (seconds that
--- add up to it); bytes, messages (of the busiest rank of each part, added up), conversions
--- (forward); items: { name =, kind = "ends", "mixer", "rest", "convert", layer = (from 0), seconds
--- =, detail = } in the order of the forward pass; ranks: timeline events { name =, rank =, start =,
--- duration =, kind = "compute", "comm", "convert", "host", "wait" } in seconds, rank by rank
+-- add up to it); bytes, messages (of the busiest rank of each part, added up); metrics (counts of
+-- the group as lab:step has them: conversions_fwd, conversions_bwd, conversion_bytes_fwd,
+-- conversion_bytes_bwd, conversion_messages_fwd, state_bytes); items: { name =, kind = "ends",
+-- "mixer", "rest", "convert", layer = (from 0), seconds =, detail = } in the order of the forward
+-- pass; ranks: timeline events { name =, rank =, start =, duration =, kind = "compute", "comm",
+-- "convert", "host", "wait" } in seconds, rank by rank
 -- @raise an assignment that does not fit the model, or that cannot run
 function Prices:step(assignment)
     return (projection.step(self, assignment, 2))

@@ -4,8 +4,9 @@
 -- rank c lie on node floor(c * tp / ranks_per_node). What stays on its rank crosses no link.
 --
 -- A load is what each rank's links carry, in units of bytes or of rows: C arrays by rank, from 0.
--- An exchange is a load priced: { seconds =, busy =, bytes =, messages = }, the last three C arrays
--- by rank of seconds and of the larger of out and in.
+-- An exchange is a load priced: { seconds =, busy =, bytes =, messages =, total_bytes =,
+-- total_messages = }: C arrays by rank of seconds and of the larger of out and in, and the sums of
+-- what all ranks send.
 -- @module cplab.cost.exchange
 local clib = require "clib"
 local ffi = clib.ffi
@@ -103,7 +104,7 @@ end
 --- An exchange to fill again and again: what `price` returns, for n ranks.
 function M.exchange(n)
     return { n = n, busy = ffi.new("double[?]", n), bytes = ffi.new("double[?]", n),
-        messages = ffi.new("double[?]", n) }
+        messages = ffi.new("double[?]", n), total_bytes = 0, total_messages = 0 }
 end
 
 local function seconds(cluster, side, unit)
@@ -118,14 +119,18 @@ end
 -- @tparam ?table x an exchange to fill; else a new one
 function M.price(cluster, load, unit, x)
     local n = load.n
+    local bytes, messages = 0, 0
     x = x or M.exchange(n)
     for i = 0, n - 1 do
         local out, into = load.out[i], load.into[i]
+        bytes = bytes + out.inside + out.between
+        messages = messages + out.n_inside + out.n_between
         x.busy[i] = math.max(seconds(cluster, out, unit), seconds(cluster, into, unit))
         x.bytes[i] = unit * math.max(out.inside + out.between, into.inside + into.between)
         x.messages[i] = math.max(out.n_inside + out.n_between, into.n_inside + into.n_between)
     end
     x.seconds = cluster:slowest(x.busy, n)
+    x.total_bytes, x.total_messages = bytes * unit, messages
     return x
 end
 
@@ -145,6 +150,7 @@ function M.to_shards(env, matrix, row_bytes)
         end
     end
     folded.seconds = x.seconds
+    folded.total_bytes, folded.total_messages = x.total_bytes, x.total_messages
     return folded
 end
 

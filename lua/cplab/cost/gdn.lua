@@ -72,6 +72,7 @@ local function chain(env, s, hops)
         end
         add_hop(env, pass, s, load, x, through)
     end
+    pass.state_bytes = pass.total_bytes
     return pass
 end
 

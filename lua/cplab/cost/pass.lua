@@ -11,12 +11,14 @@ Pass.__index = Pass
 local M = {}
 
 --- A pass of n CP ranks: compute, comm, pack and host are seconds that add up to it; busy (seconds
--- of work), bytes and messages are C arrays by rank, from 0.
+-- of work), bytes and messages are C arrays by rank, from 0; total_bytes and total_messages are
+-- what all ranks send, state_bytes what of it chains hand over.
 function M.new(cluster, n)
     local function zeros() return ffi.new("double[?]", n) end
     return setmetatable({
         cluster = cluster, n = n, open = zeros(), launches = 0, busy = zeros(), compute = 0,
-        comm = 0, pack = 0, host = 0, bytes = zeros(), messages = zeros(),
+        comm = 0, pack = 0, host = 0, bytes = zeros(), messages = zeros(), total_bytes = 0,
+        total_messages = 0, state_bytes = 0,
     }, Pass)
 end
 
@@ -54,6 +56,8 @@ function Pass:count(x)
         self.bytes[i] = self.bytes[i] + x.bytes[i]
         self.messages[i] = self.messages[i] + x.messages[i]
     end
+    self.total_bytes = self.total_bytes + x.total_bytes
+    self.total_messages = self.total_messages + x.total_messages
 end
 
 --- Adds an exchange beside the open stretch, of which a share may hide there.
@@ -68,7 +72,7 @@ end
 --- Adds all of another pass, which is closed, behind the open stretch.
 function Pass:include(other)
     self:sync()
-    for _, name in ipairs { "compute", "comm", "pack", "host" } do
+    for _, name in ipairs { "compute", "comm", "pack", "host", "state_bytes" } do
         self[name] = self[name] + other[name]
     end
     self:count(other)

@@ -38,7 +38,7 @@ local function items_of(prices, assignment, level)
             detail = detail }
     end
     local function convert(layer, from, to)
-        if from == to then return end
+        if from == to or prices.cp == 1 then return end
         add("convert", layer, from .. " -> " .. to, prices:convert(from, to))
     end
     local before = assignment.entry
@@ -63,18 +63,39 @@ end
 -- Where each part of a detail belongs: what conversions wait for is `convert`.
 local function add_up(items)
     local sum = { seconds = 0, compute = 0, comm = 0, convert = 0, host = 0, bytes = 0,
-        messages = 0, conversions = 0 }
+        messages = 0 }
     for _, item in ipairs(items) do
-        local d, is_convert = item.detail, item.kind == "convert"
-        local exchange = is_convert and "convert" or "comm"
+        local d = item.detail
+        local exchange = item.kind == "convert" and "convert" or "comm"
         sum.seconds = sum.seconds + item.seconds
         sum.compute = sum.compute + d.compute
         sum[exchange] = sum[exchange] + d.comm + d.pack
         sum.host = sum.host + d.host
         sum.bytes, sum.messages = sum.bytes + d.bytes, sum.messages + d.messages
-        sum.conversions = sum.conversions + (is_convert and d.messages > 0 and 1 or 0)
     end
     return sum
+end
+
+-- What lab:step would count of the group, under the same names. All tp ranks of a CP rank hand the
+-- states of their heads on.
+local function metrics_of(items, tp)
+    local m = { conversions_fwd = 0, conversions_bwd = 0, conversion_bytes_fwd = 0,
+        conversion_bytes_bwd = 0, conversion_messages_fwd = 0, state_bytes = 0 }
+    for _, item in ipairs(items) do
+        local passes = item.detail.passes
+        for i, pass in ipairs(passes) do
+            m.state_bytes = m.state_bytes + tp * pass.state_bytes
+            if item.kind == "convert" then
+                local way = i == 1 and "fwd" or "bwd"
+                m["conversions_" .. way] = m["conversions_" .. way] + 1
+                m["conversion_bytes_" .. way] = m["conversion_bytes_" .. way] + pass.total_bytes
+            end
+        end
+        if item.kind == "convert" then
+            m.conversion_messages_fwd = m.conversion_messages_fwd + passes[1].total_messages
+        end
+    end
+    return m
 end
 
 -- ---- the timeline ---------------------------------------------------------------
@@ -127,6 +148,7 @@ function M.step(prices, assignment, level)
     local items = items_of(prices, assignment, level)
     local step = add_up(items)
     step.name, step.items = assignment.name, items
+    step.metrics = metrics_of(items, prices.tp)
     step.ranks = timeline(items, prices.cp)
     return step
 end

@@ -1,0 +1,596 @@
+-- The model of costs: counts against numbers by hand, published ones, and what really ran; and how
+-- counts become seconds.
+local cplab = require "cplab"
+local gqa_modes = require "spec.support.gqa_modes"
+local labs = require "spec.support.labs"
+local ranks = require "spec.support.ranks"
+local sizes = require "cplab.cost.sizes"
+
+local thd = cplab.stream.thd
+
+local function message_of(f, ...)
+    local ok, message = pcall(f, ...)
+    assert.is_false(ok)
+    return message
+end
+
+-- A cluster on which only what is named takes time.
+local function cluster_of(changes)
+    local free = { max = 1, half = 0 }
+    local link = { alpha = 0, message = 0, beta = 1e300, half = 0 }
+    return cplab.cluster.load("h100"):with {
+        flops = { bf16 = 1e300, f32 = 1e300, f64 = 1e300 },
+        efficiency = { gemm = free, attention_forward = free, attention_backward = free,
+            gdn_forward = free, gdn_backward = free },
+        memory = { bandwidth = 1e300, half = 0, pack = 0 },
+        links = { inside = link, between = link, overlap = 1 },
+        host = { sync = 0, launch = 0, segment = 0 },
+    }:with(changes)
+end
+
+local function model_of(fields)
+    local model = {
+        schedule = cplab.schedule.list { "gdn", "gqa" }, policy = "contiguous", hidden = 64,
+        vocab = 100, dtype = "f64",
+        gqa = { heads = 8, kv_heads = 2, head_dim = 16, block = 2 },
+        gdn = { key_heads = 2, value_heads = 4, key_dim = 8, value_dim = 8, conv = 4, chunk = 4 },
+        mlp = { width = 96 },
+    }
+    for name, value in pairs(fields or {}) do model[name] = value or nil end
+    return cplab.model(model)
+end
+
+local function prices_of(t)
+    return cplab.cost.new {
+        cluster = t.cluster or "h100", model = t.model or model_of(),
+        stream = t.stream.seqlen and cplab.stream.sbhd(t.stream) or thd(t.stream),
+        cp = t.cp, tp = t.tp, backward = t.backward, recompute = t.recompute, dtype = t.dtype,
+        layouts = t.layouts,
+    }
+end
+
+local function assignment_of(prices, live, mixers)
+    local layers = {}
+    for i in ipairs(prices.model:layers()) do
+        layers[i] = { live = live, mixer = mixers and mixers[i] or live }
+    end
+    return { name = "mine", entry = live, exit = live, layers = layers }
+end
+
+-- ---- what really ran --------------------------------------------------------------
+
+describe("what the model of costs counts is what runs:", function()
+    local cp = 4
+    local configs = {
+        { cp_mode = "gather" }, { cp_mode = "p2p" }, { cp_mode = "a2a" },
+        { cp_mode = "a2a+p2p", a2a = 2 }, { cp_mode = "gather", window = 3 },
+        { cp_mode = "p2p", window = 3 },
+    }
+
+    local function prices_for(case, config)
+        local gqa = { heads = 4, kv_heads = 2, head_dim = 4, rotary_dim = 2, block = 2,
+            window = config.window, a2a = config.a2a, cp_mode = config.cp_mode }
+        return prices_of { cluster = "local", cp = cp, stream = case.stream,
+            model = model_of { hidden = 6, schedule = cplab.schedule.list { "gqa" }, gqa = gqa } }
+    end
+
+    for _, config in ipairs(configs) do
+        it(config.cp_mode .. (config.window and " in a window" or ""), function()
+            local cases = {}
+            for _, layout in ipairs { "zigzag", "mirror", "contiguous", "snake", "balanced" } do
+                for _, real in ipairs { { 24 }, { 7, 9, 8 }, { 17, 0, 7 }, { 1, 1, 1, 21 } } do
+                    cases[#cases + 1] = gqa_modes.case(layout, real, cp, config)
+                end
+            end
+            for i, result in ipairs(gqa_modes.run(cp, cases)) do
+                local case = cases[i]
+                local _, detail = prices_for(case, config):mixer(1, case.layout, config.cp_mode)
+                local forward, backward = unpack(detail.passes)
+                local name = case.layout .. " " .. table.concat(case.stream.real, ",")
+                assert.equal(result.forward.bytes, forward.total_bytes, name)
+                assert.equal(result.backward.bytes, backward.total_bytes, name)
+                assert.equal(result.forward.messages, forward.total_messages, name)
+            end
+        end)
+    end
+
+    for _, mode in ipairs { "chunkwise", "headwise" } do
+        it("gdn " .. mode, function()
+            local cases = {}
+            for _, kind in ipairs { "contiguous", "zigzag", "mirror", "snake" } do
+                for _, lengths in ipairs { { 24 }, { 8, 16, 8 }, { 8, 0, 40 } } do
+                    cases[#cases + 1] = { lengths = lengths, kind = kind, cp_mode = mode }
+                end
+            end
+            local by_rank = ranks.run(cp, "spec.support.gdn_runs", cases)
+            local gdn = { key_heads = 2, value_heads = 4, key_dim = 3, value_dim = 5, conv = 4,
+                chunk = 4 }
+            for i, case in ipairs(cases) do
+                local prices = prices_of { cluster = "local", cp = cp,
+                    stream = { lengths = case.lengths },
+                    model = model_of { schedule = cplab.schedule.list { "gdn" }, hidden = 6,
+                        gdn = gdn } }
+                local sum = { bytes = 0, state = 0, messages = 0, back = 0 }
+                for rank = 1, cp do
+                    local r = by_rank[rank][i]
+                    sum.bytes, sum.state = sum.bytes + r.sent.bytes, sum.state + r.sent.state
+                    sum.messages = sum.messages + r.sent.messages
+                    sum.back = sum.back + r.sent_back.bytes
+                end
+                local _, detail = prices:mixer(1, case.kind, mode)
+                local forward, backward = unpack(detail.passes)
+                assert.same(sum, { bytes = forward.total_bytes, state = forward.state_bytes,
+                    messages = forward.total_messages, back = backward.total_bytes })
+            end
+        end)
+    end
+
+    for _, case in ipairs {
+        { policy = "zigzag", live = "zigzag", mixers = { "contiguous", "zigzag" } },
+        { policy = "contiguous", live = "contiguous", mixers = { "contiguous", "zigzag" } },
+        { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" } },
+        { policy = "native", live = "zigzag", mixers = { "zigzag", "zigzag" } },
+        { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" }, tp = 2 },
+        { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" },
+            stream = { seqlen = 16, batch = 3 } },
+        { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror", "mirror" },
+            mtp = { kind = "gqa" } },
+    } do
+        it(("a step of policy %s, tp %d%s%s"):format(case.policy, case.tp or 1,
+            case.stream and ", three columns" or "", case.mtp and ", mtp" or ""), function()
+            local fields = labs.model { policy = case.policy, pattern = "G*", mtp = case.mtp }
+            local stream = case.stream or { lengths = { 16, 32 }, real = { 13, 32 } }
+            local metrics = labs.parity_step(stream, fields, 4, nil, case.tp)
+            fields.schedule, fields.pattern = cplab.schedule.pattern("G*", 2), nil
+            local prices = prices_of { cluster = "local", cp = 4, tp = case.tp, stream = stream,
+                model = cplab.model(fields) }
+            local step = prices:step(assignment_of(prices, case.live, case.mixers))
+            for name, value in pairs(step.metrics) do
+                assert.equal(metrics[name], value, name)
+            end
+        end)
+    end
+end)
+
+-- ---- published and by hand ----------------------------------------------------------
+
+describe("the model of costs counts", function()
+    -- Facts on limits, 5.1 and 5.3: at cp 8 zigzag leaves 1/8 of the rows where contiguous has them
+    -- and its busiest rank gives away all; mirror leaves half, on every rank.
+    it("a whole shard for zigzag and half a shard for mirror", function()
+        local prices = prices_of { cp = 8, stream = { lengths = { 128 } }, backward = false }
+        local shard = 128 / 8 * 64 * 8 -- rows, hidden, f64
+        local function moved(to)
+            local _, d = prices:convert("contiguous", to)
+            return { d.bytes / shard, d.messages, d.passes[1].total_bytes / (8 * shard) }
+        end
+        assert.same({ 1, 2, 7 / 8 }, moved "zigzag")
+        assert.same({ 1 / 2, 1, 1 / 2 }, moved "mirror")
+    end)
+
+    it("for mirror no byte between nodes where both partners share one", function()
+        local function seconds(to, cp)
+            local link = { between = { beta = 1 } }
+            local prices = prices_of { cp = cp, stream = { lengths = { 256 } },
+                cluster = cluster_of { ranks_per_node = cp / 2, links = link } }
+            return (prices:convert("contiguous", to))
+        end
+        -- Partners are r and cp-1-r: in default order always on the other of two nodes.
+        local half_shard = 256 / 8 / 2 * 64 * 8
+        assert.near(2 * half_shard, seconds("mirror", 8), 1e-6)
+        assert.is_true(seconds("zigzag", 8) >= 2 * half_shard)
+    end)
+
+    -- MLM#3282: 28,800 elements a token for what converting inside would move, 8,192 for hidden.
+    it("the widths of the 397B", function()
+        local model = cplab.model.qwen35_397b {}
+        local s = sizes.gdn(require("cplab.layers").mixer_config(model, "gdn", {}), 1)
+        assert.equal(28800, 2 * s.key_heads * s.K + 2 * s.value_width + 2 * s.value_heads
+            + s.value_width)
+        assert.equal(8192, 2 * model.hidden)
+        -- fla's message: 8 MiB a rank; cplab's state alone is half of it.
+        local config = require("cplab.layers").mixer_config(model, "gdn", {})
+        assert.equal(8 * 2 ^ 20, sizes.fla_message(config))
+        assert.equal(4 * 2 ^ 20, 4 * s.state)
+    end)
+
+    -- Facts on GDN, 5.6: forward MFLOP a token of the 397B; 3.8: FLOP a head and token.
+    it("the FLOP of the 397B", function()
+        local model, layers = cplab.model.qwen35_397b {}, require "cplab.layers"
+        local gqa = sizes.attention("gqa", layers.mixer_config(model, "gqa", {}), 1)
+        local gdn = sizes.gdn(layers.mixer_config(model, "gdn", {}), 1)
+        local moe = sizes.ffn("moe", layers.ffn_config(model, "moe"), 1)
+        assert.near(209.7, 2 * gqa.params / 1e6, 0.05)
+        assert.near(235.9, 2 * gdn.params / 1e6, 0.05)
+        assert.near(281.0, 2 * moe.params / 1e6, 0.6) -- the shared expert's gate
+        assert.near(1.82e5, sizes.gdn_forward(128, 128, 64), 500)
+        assert.near(5.08e5, sizes.gdn_backward(128, 128, 64), 500)
+        assert.near(1.64e5, sizes.gdn_summary(128, 128, 64, true), 500)
+        assert.near(1.97e5, sizes.gdn_summary_backward(128, 128, 64), 500)
+        assert.equal(32768, gqa.pair) -- balanced.md, section 7
+    end)
+
+    -- A ring in the contiguous layout: every step waits for the rank that sees its whole shard, so
+    -- P/(2P-1) of the ideal, 53.3 % at P = 8 (facts on limits, section 6). Zigzag wastes nothing.
+    it("how well a ring does: 53.3 % contiguous at 8 ranks, zigzag all of it", function()
+        local P, tokens = 8, 2 ^ 15
+        local function share(layout, flops)
+            local prices = prices_of { cp = P, stream = { lengths = { tokens } }, backward = false,
+                cluster = cluster_of { flops = flops },
+                model = model_of { schedule = cplab.schedule.list { "gqa" } } }
+            local s = sizes.attention("gqa", prices.list[1].about.config, 1)
+            local _, d = prices:mixer(1, layout, "p2p")
+            local rows = 2 * tokens / P * s.params / 1e9
+            local ideal = tokens * (tokens + 1) / 2 / P * s.pair / 1e9
+            return ideal / (d.compute - rows)
+        end
+        assert.near(P / (2 * P - 1), share("contiguous", { f64 = 1e9 }), 1e-3)
+        assert.near(1, share("zigzag", { f64 = 1e9 }), 1e-3)
+        assert.near(1, share("mirror", { f64 = 1e9 }), 1e-3)
+    end)
+
+    -- Facts on limits, section 6, claim 11: of the chunks that a causal ring brings to ranks other
+    -- than their own, 25 % are needed by none in zigzag, 50 % in contiguous.
+    it("the keys that a ring brings in vain: 25 % in zigzag, 50 % in contiguous", function()
+        for _, P in ipairs { 2, 4, 8, 16 } do
+            local prices = prices_of { cp = P, stream = { lengths = { 64 * P } } }
+            local function wasted(layout)
+                local keys, n = prices.counts:keys(layout, 0, 8), 0
+                for i = 0, P - 1 do
+                    for j = 0, P - 1 do
+                        n = n + (i ~= j and tonumber(keys.keys[i * P + j]) or 0)
+                    end
+                end
+                return 1 - n / (P * (P - 1) * 64)
+            end
+            assert.near(0.25, wasted "zigzag", 1e-12)
+            assert.near(0.5, wasted "contiguous", 1e-12)
+        end
+    end)
+
+    it("windows: keys out of sight cost nothing", function()
+        local function compute(window)
+            local prices = prices_of { cp = 2, stream = { lengths = { 64 } },
+                backward = false, cluster = cluster_of { flops = { f64 = 1 } },
+                model = model_of { schedule = cplab.schedule.list { "gqa" },
+                    gqa = { heads = 8, kv_heads = 2, head_dim = 16, window = window } } }
+            return select(2, prices:mixer(1, "zigzag", "gather")).passes[1].busy
+        end
+        local pair = 4 * 8 * 16
+        local all, near = compute(nil), compute(4)
+        -- 64 * 65 / 2 pairs, and 4 a query but for the first three.
+        assert.equal(pair * (2080 - (64 * 4 - 6)), all[0] + all[1] - near[0] - near[1])
+    end)
+
+    it("real tokens for attention and GDN, padded ones for products", function()
+        local function busy(real, i, mode)
+            local prices = prices_of { cp = 1, stream = { lengths = { 32 }, real = { real } },
+                backward = false, cluster = cluster_of { flops = { f64 = 1 } } }
+            return select(2, prices:mixer(i, "contiguous", mode)).compute
+        end
+        assert.equal(4 * 8 * 16 * (32 * 33 - 16 * 17) / 2, busy(32, 2) - busy(16, 2))
+        assert.near(16 * 4 * sizes.gdn_forward(8, 8, 4), busy(32, 1) - busy(16, 1), 1e-6)
+    end)
+end)
+
+-- ---- seconds ----------------------------------------------------------------------
+
+describe("seconds of the model of costs", function()
+    it("are those of the busiest rank, not of the mean", function()
+        local prices = prices_of { cp = 4, stream = { lengths = { 64 } }, backward = false,
+            cluster = cluster_of { efficiency = { attention_forward = { max = 1e-300 } } } }
+        local function attention(layout) return (prices:mixer(2, layout, "gather")) end
+        -- Of 64 * 65 / 2 pairs the last of four contiguous ranks has 64 * 65 / 2 - 48 * 49 / 2.
+        local pair = 4 * 8 * 16
+        assert.near((2080 - 1176) * pair, attention "contiguous", 1e-6)
+        assert.near(2080 / 4 * pair, attention "zigzag", 1e-6)
+        local _, detail = prices:mixer(2, "contiguous", "gather")
+        assert.near((2080 - 1176) / (2080 / 4), detail.imbalance, 1e-12)
+    end)
+
+    it("wait in a ring at every step, in a gather once", function()
+        local prices = prices_of { cp = 4, stream = { lengths = { 64 } }, backward = false,
+            cluster = cluster_of { efficiency = { attention_forward = { max = 1e-300 } } } }
+        local function attention(mode) return (prices:mixer(2, "contiguous", mode)) end
+        local pair = 4 * 8 * 16
+        assert.near((136 + 3 * 256) * pair, attention "p2p", 1e-6)
+        assert.near((136 + 3 * 256) * pair, attention "gather", 1e-6)
+        -- Balanced in sum (535 pairs at most, 520 on average), but not step by step: the slowest of
+        -- each have 136, 175, 144, 135.
+        assert.near(535 * pair, (prices:mixer(2, "balanced", "gather")), 1e-6)
+        assert.near(590 * pair, (prices:mixer(2, "balanced", "p2p")), 1e-6)
+    end)
+
+    it("of a ring hide its hops behind attention as far as the cluster lets them", function()
+        local function seconds(share)
+            local prices = prices_of { cp = 4, stream = { lengths = { 64 } }, backward = false,
+                cluster = cluster_of { efficiency = { attention_forward = { max = 1e-300 } },
+                    links = { inside = { beta = 1e-3 } }, overlap = { ring = share } } }
+            local s, d = prices:mixer(2, "zigzag", "p2p")
+            return s, d
+        end
+        local hidden, apart = seconds(1), seconds(0)
+        local hop = 16 * 2 * 2 * 16 * 8 * 1e3
+        local pair = 4 * 8 * 16
+        -- Steps of 136, 128, 128, 128 pairs; three hops.
+        assert.near((136 + 3 * 128) * pair + 3 * hop, apart, 1e-6 * apart)
+        assert.near(math.max(136 * pair, hop) + 2 * math.max(128 * pair, hop) + 128 * pair, hidden,
+            1e-6 * hidden)
+    end)
+
+    it("add up over the hops of a chain, each of which waits for the one before", function()
+        local function comm(layout, lengths)
+            local prices = prices_of { cp = 4, stream = { lengths = lengths }, backward = false,
+                cluster = cluster_of { links = { inside = { alpha = 1 } } },
+                model = model_of { schedule = cplab.schedule.list { "gdn" },
+                    gdn = { key_heads = 2, value_heads = 4, key_dim = 8, value_dim = 8, conv = 1,
+                        chunk = 4 } } }
+            return (prices:mixer(1, layout, "chunkwise"))
+        end
+        assert.near(3, comm("contiguous", { 64 }), 1e-9)
+        assert.near(6, comm("zigzag", { 64 }), 1e-9) -- 8 blocks, the middle two are one span
+        assert.near(6, comm("mirror", { 64 }), 1e-9) -- rank 2 hands one to itself
+        assert.near(6, comm("zigzag", { 64, 32, 32 }), 1e-9) -- all chains in the same hops
+        assert.near(0, comm("contiguous", { 16, 16, 16, 16 }), 1e-9)
+    end)
+
+    -- A state is brought through each span in the middle before it goes on: 2 K^2 V a head.
+    it("hold what states are brought through, and the summaries that it takes", function()
+        local function seconds(kinds)
+            local changes = {}
+            for _, kind in ipairs(kinds) do changes[kind] = { max = 1e-300 } end
+            local prices = prices_of { cp = 4, stream = { lengths = { 64 } }, backward = false,
+                cluster = cluster_of { efficiency = changes },
+                model = model_of { schedule = cplab.schedule.list { "gdn" } } }
+            return (prices:mixer(1, "contiguous", "chunkwise"))
+        end
+        local s = sizes.gdn(prices_of({ cp = 4, stream = { lengths = { 64 } } }).list[1].about
+            .config, 1)
+        local projections = 2 * 16 * s.params
+        assert.near(projections + 2 * 2 * 8 * 8 * 8 * 4, seconds { "gemm" }, 1e-3)
+        local core = 16 * 4 * sizes.gdn_forward(8, 8, 4)
+        local middle = 16 * 4 * sizes.gdn_summary(8, 8, 4, true)
+        assert.near(core + middle, seconds { "gdn_forward" }, 1e-3)
+    end)
+
+    it("hide halos beside projections as far as the cluster lets them", function()
+        local function comm(share)
+            local prices = prices_of { cp = 2, stream = { lengths = { 64 } }, backward = false,
+                cluster = cluster_of { flops = { f64 = 1e11 }, overlap = { halo = share },
+                    links = { inside = { beta = 1e9 } } } }
+            local _, detail = prices:mixer(1, "contiguous", "chunkwise")
+            return detail.comm
+        end
+        local width = 2 * 2 * 8 + 4 * 8
+        local halo, state = 3 * width * 8 / 1e9, 4 * 8 * 8 * 8 / 1e9
+        assert.near(halo + state, comm(0), 1e-12)
+        assert.near(state, comm(1), 1e-12)
+    end)
+
+    it("take the cheapest way to gather: own copies, one a node, or all", function()
+        local function variant(cluster, lengths, layout)
+            local prices = prices_of { cp = 8, stream = { lengths = lengths }, cluster = cluster }
+            return select(2, prices:mixer(2, layout, "gather")).variant
+        end
+        local two_nodes = cluster_of { ranks_per_node = 4, links = { between = { beta = 1e6 } } }
+        assert.equal("node", variant(two_nodes, { 512 }, "contiguous"))
+        assert.equal("exact", variant(two_nodes, { 64, 64, 64, 64, 64, 64, 64, 64 }, "contiguous"))
+        local costly = two_nodes:with { links = { between = { beta = 1e300 } } }
+        assert.equal("exact", variant(costly, { 512 }, "contiguous"))
+        assert.equal("exact", variant(two_nodes:with { cores = 2 }, { 512 }, "contiguous"))
+    end)
+
+    it("of lazy routes are blocking waits and segments that are built", function()
+        local host = { sync = 1, segment = 1000, lazy_syncs = 3, prebuilt_syncs = 0 }
+        local function seconds(routes)
+            local prices = prices_of { cp = 4, stream = { lengths = { 64 } },
+                cluster = cluster_of { host = host }, model = model_of { routes = routes } }
+            return (prices:convert("contiguous", "zigzag"))
+        end
+        assert.near(0, seconds "prebuilt", 1e-9)
+        assert.near(2 * (3 + 2 * 1000), seconds "lazy", 1e-9) -- two blocks a rank; twice
+    end)
+
+    it("of a swap pack nothing and keep nothing; others do", function()
+        local function pack(to)
+            local prices = prices_of { cp = 4, stream = { lengths = { 64 } }, backward = false,
+                cluster = cluster_of { memory = { bandwidth = 1, pack = 4 } } }
+            local _, detail = prices:convert("contiguous", to)
+            return { detail.pack, detail.variant }
+        end
+        assert.same({ 0, "swap" }, pack "mirror")
+        assert.same({ 4 * 16 * 64 * 8, "packed" }, pack "zigzag") -- a rank that moves all
+    end)
+
+    it("where cores are shared are at least what all ranks spend, divided by the cores", function()
+        local function seconds(cores)
+            local changes = { efficiency = { attention_forward = { max = 1e-300 } } }
+            changes.cores = cores
+            local prices = prices_of { cp = 4, stream = { lengths = { 64 } }, backward = false,
+                cluster = cluster_of(changes) }
+            return (prices:mixer(2, "contiguous", "gather")) / (4 * 8 * 16)
+        end
+        assert.near(2080 - 1176, seconds(nil), 1e-9)
+        assert.near(2080 / 2, seconds(2), 1e-9)
+        assert.near(2080 - 1176, seconds(4), 1e-9)
+    end)
+
+    it("with recompute hold the forward pass twice", function()
+        local stream = { lengths = { 64 } }
+        local function all(options)
+            options.cp, options.stream = 4, stream
+            local prices = prices_of(options)
+            return { (prices:mixer(2, "zigzag", "p2p")),
+                (prices:mixer(1, "zigzag", "chunkwise")), (prices:rest(1, "zigzag")),
+                (prices:convert("zigzag", "contiguous")) }
+        end
+        local forward = all { backward = false }
+        local both, again = all {}, all { recompute = true }
+        for i in ipairs(forward) do assert.near(both[i] + forward[i], again[i], 1e-12) end
+    end)
+
+    it("go with the cluster: the same counts, priced anew", function()
+        local prices = prices_of { cp = 4, stream = { lengths = { 64 } } }
+        local first = prices:convert("contiguous", "zigzag")
+        local slow = prices:on(prices.cluster:with { links = { inside = { beta = 1e6 } } })
+        assert.equal(prices.counts, slow.counts)
+        assert.is_true(slow:convert("contiguous", "zigzag") > 10 * first)
+        assert.equal(first, (prices:convert("contiguous", "zigzag")))
+        assert.equal("a100", prices:on("a100").cluster.name)
+    end)
+end)
+
+-- ---- the face ---------------------------------------------------------------------
+
+describe("prices", function()
+    local stream = { lengths = { 64, 128 } }
+
+    it("list the layouts that a stream can have, and say why not the others", function()
+        local prices = prices_of { cp = 4, stream = { lengths = { 12 } } }
+        assert.same({ "contiguous", "balanced", "balanced@0.1" }, prices.layouts)
+        assert.matches("sequence 0 has 12 tokens", prices.refused.zigzag)
+        assert.matches("multiple of 2*cp = 8", prices.refused.mirror, 1, true)
+        local seconds, why = prices:mixer(1, "zigzag")
+        assert.is_nil(seconds)
+        assert.equal(prices.refused.zigzag, why)
+        assert.matches("prices:convert: zigzag: ",
+            message_of(prices.convert, prices, "contiguous", "zigzag"))
+        assert.matches("the stream can have none of the layouts zigzag, mirror",
+            message_of(prices_of, { cp = 4, stream = { lengths = { 12 } },
+                layouts = { "zigzag", "mirror" } }))
+    end)
+
+    it("list the modes that a layer can run with, and say why not the others", function()
+        local prices = prices_of { cp = 8, stream = stream }
+        assert.same({ "chunkwise" }, prices:modes(1))
+        assert.same({ "gather", "p2p", "a2a" }, prices:modes(2))
+        local seconds, why = prices:mixer(1, "zigzag", "headwise")
+        assert.is_nil(seconds)
+        assert.matches("4 value_heads, not a multiple of 8 ranks", why)
+        local _, without = prices:mixer(2, "zigzag", "a2a+p2p")
+        assert.matches("the model says no a2a", without)
+    end)
+
+    it("refuse names that are not known", function()
+        local prices = prices_of { cp = 4, stream = stream }
+        assert.matches('unknown layout "zigzg"; did you mean "zigzag"?',
+            message_of(prices.mixer, prices, 1, "zigzg"), 1, true)
+        assert.matches('unknown cp_mode "p2q"; did you mean "p2p"?',
+            message_of(prices.mixer, prices, 2, "zigzag", "p2q"), 1, true)
+        assert.matches("layer must be an integer in 1 .. 2 (got 3)",
+            message_of(prices.rest, prices, 3, "zigzag"), 1, true)
+        assert.matches("the tolerance of balanced@x must be a number >= 0",
+            message_of(prices.rest, prices, 1, "balanced@x"), 1, true)
+        assert.matches('unknown field "clustr"; did you mean "cluster"?',
+            message_of(cplab.cost.new, { clustr = "h100" }), 1, true)
+        assert.matches('unknown cluster "h10"; did you mean "h100"?',
+            message_of(prices.on, prices, "h10"), 1, true)
+    end)
+
+    it("are shared by layers that are alike, and not by others", function()
+        local list = cplab.schedule.list { "gqa", { "gqa", window = 8 }, "gqa" }
+        local prices = prices_of { cp = 4, stream = stream, model = model_of { schedule = list } }
+        local _, first = prices:mixer(1, "zigzag", "p2p")
+        local _, other = prices:mixer(2, "zigzag", "p2p")
+        local _, third = prices:mixer(3, "zigzag", "p2p")
+        assert.equal(first, third)
+        assert.is_true(other.compute < first.compute)
+    end)
+
+    it("of parts add up to the price", function()
+        local prices = prices_of { cp = 4, stream = stream }
+        local function check(seconds, d)
+            assert.near(seconds, d.compute + d.comm + d.pack + d.host, 1e-12 * seconds)
+            assert.is_true(seconds > 0 and d.imbalance >= 1)
+        end
+        for _, layout in ipairs(prices.layouts) do
+            for i = 1, 2 do
+                for _, mode in ipairs(prices:modes(i)) do check(prices:mixer(i, layout, mode)) end
+                check(prices:rest(i, layout))
+            end
+            check(prices:ends("contiguous", layout))
+        end
+        check(prices:convert("zigzag", "balanced@0.1"))
+        assert.equal(0, (prices:convert("zigzag", "zigzag")))
+    end)
+
+    it("on one rank are of work alone", function()
+        local prices = prices_of { cp = 1, stream = stream }
+        assert.equal(0, (prices:convert("contiguous", "zigzag")))
+        for i = 1, 2 do
+            assert.equal(1, #prices:modes(i))
+            local _, detail = prices:mixer(i, "contiguous")
+            assert.same({ 0, 0 }, { detail.comm, detail.bytes })
+        end
+    end)
+
+    -- With windows every branch gathers: cp * tp ranks, of which tp see all rows of a CP rank.
+    it("with tensor parallelism hold the gathers of windows", function()
+        local cluster = cluster_of { flops = { f64 = 1 } }
+        local alone = prices_of { cp = 2, stream = stream, backward = false, cluster = cluster }
+        local split = prices_of { cp = 2, tp = 2, stream = stream, backward = false,
+            cluster = cluster }
+        local _, one = alone:rest(1, "contiguous")
+        local _, two = split:rest(1, "contiguous")
+        assert.equal(0, one.bytes)
+        -- 48 rows of each other window come, and as many partial sums go.
+        assert.equal(2 * 48 * 64 * 8, two.bytes)
+        assert.near(one.compute / 2, two.compute, 1e-6)
+    end)
+end)
+
+describe("a projected step", function()
+    local stream = { lengths = { 64, 128 } }
+    local mixed = {
+        name = "mixed", entry = "contiguous", exit = "mirror", layers = {
+            { live = "contiguous", mixer = "zigzag", cp_mode = "chunkwise" },
+            { live = "zigzag", mixer = "balanced", cp_mode = "gather" },
+        },
+    }
+
+    it("is the sum of its prices", function()
+        local p = prices_of { cp = 4, stream = stream }
+        local step = p:step(mixed)
+        local sum = p:ends("contiguous", "mirror") + p:rest(1, "contiguous") + p:rest(2, "zigzag")
+            + p:mixer(1, "zigzag", "chunkwise") + p:mixer(2, "balanced", "gather")
+            + p:convert("contiguous", "zigzag") + p:convert("zigzag", "contiguous")
+            + p:convert("contiguous", "zigzag")
+            + p:convert("zigzag", "balanced") + p:convert("balanced", "zigzag")
+            + p:convert("zigzag", "mirror")
+        assert.near(sum, step.seconds, 1e-12 * sum)
+        assert.near(sum, step.compute + step.comm + step.convert + step.host, 1e-12 * sum)
+        assert.equal(6, step.metrics.conversions_fwd)
+    end)
+
+    it("fills the time of every rank with its events, in order", function()
+        local step = prices_of { cp = 4, stream = stream }:step(mixed)
+        local at = { [0] = 0, 0, 0, 0 }
+        local kinds = {}
+        for _, event in ipairs(step.ranks) do
+            assert.near(at[event.rank], event.start, 1e-9 * step.seconds)
+            at[event.rank] = event.start + event.duration
+            kinds[event.kind] = true
+        end
+        for rank = 0, 3 do assert.near(step.seconds, at[rank], 1e-9 * step.seconds) end
+        assert.is_true(kinds.compute and kinds.comm and kinds.convert and kinds.wait)
+    end)
+
+    it("refuses an assignment that does not fit or cannot run", function()
+        local p = prices_of { cp = 8, stream = stream }
+        local function fails(change)
+            local t = { name = "x", entry = "contiguous", exit = "contiguous", layers = {
+                { live = "contiguous", mixer = "contiguous" },
+                { live = "contiguous", mixer = "contiguous" } } }
+            change(t)
+            return message_of(p.step, p, t)
+        end
+        assert.matches("the assignment has 1 layers, the model 2",
+            fails(function(t) t.layers[2] = nil end))
+        assert.matches("layers%[1%].live must be a string",
+            fails(function(t) t.layers[1].live = nil end))
+        assert.matches('field "exit" is missing', fails(function(t) t.exit = nil end))
+        assert.matches("layer 0 cannot run: headwise with 4 value_heads",
+            fails(function(t) t.layers[1].cp_mode = "headwise" end))
+        assert.matches('did you mean "mirror"', fails(function(t) t.layers[2].live = "miror" end))
+    end)
+end)
