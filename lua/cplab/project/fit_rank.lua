@@ -11,9 +11,12 @@ local arrays = require "cplab.bench.arrays"
 local clib = require "clib"
 local comms = require "cplab.comm"
 local cores = require "cplab.bench.core"
+local gdn_core = require "cplab.bench.gdn_core"
 local gemm = require "cplab.bench.gemm"
+local gqa_core = require "cplab.bench.gqa_core"
 local layouts = require "cplab.layout"
 local pointwise = require "cplab.project.pointwise"
+local prices = require "cplab.cost.sizes"
 local routes = require "cplab.route"
 local rows = require "cplab.rows"
 local statistics = require "cplab.bench.statistics"
@@ -41,12 +44,27 @@ local function add_gemm(parts, sizes)
     end
 end
 
+-- FLOP of a call forward and backward, as prices count them.
+local flops = {}
+
+function flops.attention(case)
+    local s = prices.attention("gqa", { heads = case.heads, kv_heads = case.kv_heads,
+        head_dim = case.head_dim, hidden = 0 }, 1)
+    local n_pairs = gqa_core.pairs_of(case.tokens, 0)
+    return n_pairs * s.pair, n_pairs * s.pair_backward
+end
+
+function flops.gdn(case)
+    local n, K, V, c = case.tokens * case.value_heads, case.key_dim, case.value_dim, case.chunk
+    return n * prices.gdn_forward(K, V, c), n * prices.gdn_backward(K, V, c)
+end
+
 local function add_cores(parts, op, kind, case, tokens)
     for _, n in ipairs(tokens) do
         local of_size = { tokens = n, dtype = "f32" }
         for name, value in pairs(case) do of_size[name] = value end
         local core = cores.new(kind, of_size)
-        local forward, backward = kind.flops(of_size)
+        local forward, backward = flops[op](of_size)
         core:forward() -- backward reads what it leaves
         add(parts, op .. "_forward", forward, function() core:forward() end)
         add(parts, op .. "_backward", backward, function() core:backward() end)
@@ -178,8 +196,8 @@ local function measure(comm, payload)
     local parts, sizes = {}, payload.sizes
     if payload.kernels then
         add_gemm(parts, sizes)
-        add_cores(parts, "attention", require "cplab.bench.gqa_core", sizes.gqa, sizes.attention)
-        add_cores(parts, "gdn", require "cplab.bench.gdn_core", sizes.gdn, sizes.delta)
+        add_cores(parts, "attention", gqa_core, sizes.gqa, sizes.attention)
+        add_cores(parts, "gdn", gdn_core, sizes.gdn, sizes.delta)
         add_memory(parts, sizes)
         add_pointwise(parts, sizes)
         add_routes(parts, sizes)

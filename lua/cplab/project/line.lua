@@ -18,9 +18,10 @@ end
 --- Fits a line.
 -- @tparam table points a list of { x =, seconds = } with x > 0 and seconds > 0, of two different x
 -- at least
+-- @tparam ?boolean through_zero nothing is fixed
 -- @treturn table fixed (>= 0) and slope (> 0): seconds = fixed + slope * x
 -- @raise fewer sizes, times that are no numbers > 0, times that do not grow
-function M.fit(points)
+function M.fit(points, through_zero)
     for _, point in ipairs(points) do
         if not (point.seconds > 0 and point.seconds < math.huge and point.x > 0) then
             error(("line: a time of %g s at %g"):format(point.seconds, point.x), 2)
@@ -32,7 +33,7 @@ function M.fit(points)
     local slope = (s.w * s.xt - s.x * s.t) / spread
     local fixed = (s.t - slope * s.x) / s.w
     -- Where the best line would go below zero, the best of those through zero.
-    if fixed < 0 then fixed, slope = 0, s.xt / s.xx end
+    if fixed < 0 or through_zero then fixed, slope = 0, s.xt / s.xx end
     if slope <= 0 then error("line: the times do not grow with the size", 2) end
     return { fixed = fixed, slope = slope }
 end

@@ -1,7 +1,7 @@
 --- The timeline of projected steps, as chrome://tracing and Perfetto read it: one JSON object with
 -- a list of complete events ("ph": "X"; ts and dur in microseconds), a process a CP rank (whose tp
--- ranks do the same side by side), named by a metadata event. The events of a rank follow each other and fill its step: what the model says
--- nothing about is an event "wait".
+-- ranks do the same side by side), named by a metadata event. The events of a rank follow each
+-- other and fill its step: what the model says nothing about is an event "wait".
 -- @module cplab.project.timeline
 local json = require "cplab.json"
 
