@@ -1,4 +1,5 @@
---- A conversion: hidden states go to where a layer runs, and back.
+--- A conversion: hidden states go to where a layer runs, and back; or the residual stream goes on
+-- to the home of the next layer, and its gradient comes back.
 -- Without tensor parallelism that is another layout. One route serves both directions, and both
 -- passes: the gradient of going there is coming back. Where the route only swaps rows between pairs
 -- of ranks (mirror) it works in place and rows that stay are not touched.
@@ -153,24 +154,79 @@ function Chain:back(src, dst, pass)
     self.first:back(self.between, dst, pass)
 end
 
--- ---- which of them -----------------------------------------------------------------
+-- ---- the other way -----------------------------------------------------------------
 
---- Collective. What brings hidden states from where the model lives to a layout where a layer
--- runs, and back: an object with to(src, dst, pass), back(src, dst, pass) and in_place. The
+local Reverse = {}
+Reverse.__index = Reverse
+
+local function new_reverse(exchange)
+    return setmetatable({ exchange = exchange, in_place = exchange.in_place }, Reverse)
+end
+
+function Reverse:to(src, dst, pass)
+    self.exchange:back(src, dst, pass)
+end
+
+function Reverse:back(src, dst, pass)
+    self.exchange:to(src, dst, pass)
+end
+
+-- ---- which of them -----------------------------------------------------------------
+-- Layouts are told apart as objects, one for each name: what is planned is done and counted, also
+-- where both hold the same rows (a balanced layout that had nothing to do).
+
+-- A way is made once; of two partitions once for both directions.
+local function way(stack, from, there, make)
+    stack.ways[from] = stack.ways[from] or {}
+    local of = stack.ways[from]
+    of[there] = of[there] or make()
+    return of[there]
+end
+
+-- Collective. Between windows of all ranks, or between shards of the CP ranks.
+local function between_partitions(stack, comm, from, there)
+    return way(stack, from, there, function()
+        local opposite = stack.ways[there] and stack.ways[there][from]
+        return opposite and new_reverse(opposite)
+            or new_exchange(stack, between, comm, from, there, false)
+    end)
+end
+
+local function gather(stack, live, there)
+    return way(stack, live, there, function()
+        return new_exchange(stack, to_shards, stack.comm, live, there, true)
+    end)
+end
+
+--- Collective. What brings hidden states from a home to a layout where a layer runs, and back: an
+-- object with to(src, dst, pass), back(src, dst, pass) and in_place; nil where nothing moves. The
 -- exchanges that it consists of join stack.conversions, and are counted there.
--- @tparam table stack layouts, comm, cp, tp, cp_comm, model
--- @tparam table there a layout of stack.layouts other than the live one
-function M.new(stack, there)
-    local layouts = stack.layouts
-    if stack.tp == 1 then
-        return new_exchange(stack, between, stack.comm, layouts.live, there, false)
+-- @tparam table stack comm, size, cp, tp, cp_comm, model
+-- @tparam table live the home, over all ranks
+-- @tparam table shard the home, over the CP ranks alone
+-- @tparam table there a layout over the CP ranks alone
+function M.to_layer(stack, live, shard, there)
+    if stack.size == 1 or rawequal(there, live) then
+        return nil
+    elseif stack.tp == 1 then
+        return between_partitions(stack, stack.comm, live, there)
+    elseif stack.cp == 1 or rawequal(there, shard) then
+        return gather(stack, live, there)
     end
-    local is_gather = stack.cp == 1 or there == layouts.shard
-    if is_gather or stack.model.exchange.method ~= "composed" then
-        return new_exchange(stack, to_shards, stack.comm, layouts.live, there, is_gather)
-    end
-    return new_chain(stack, stack:conversion_to(layouts.shard),
-        new_exchange(stack, between, stack.cp_comm, layouts.shard, there, false))
+    return way(stack, live, there, function()
+        if stack.model.exchange.method ~= "composed" then
+            return new_exchange(stack, to_shards, stack.comm, live, there, false)
+        end
+        return new_chain(stack, gather(stack, live, shard),
+            between_partitions(stack, stack.cp_comm, shard, there))
+    end)
+end
+
+--- Collective. What brings the residual stream from one home to another, and back, as above; with
+-- tensor parallelism from windows to windows, in one exchange of all ranks.
+function M.of_residual(stack, from, there)
+    if stack.cp == 1 or rawequal(from, there) then return nil end
+    return between_partitions(stack, stack.comm, from, there)
 end
 
 return M

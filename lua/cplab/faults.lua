@@ -19,6 +19,15 @@ local function swap_bytes(data, row_bytes, i, j, n)
     ffi.copy(bytes + j * row_bytes, kept, n * row_bytes)
 end
 
+-- Rows that stay where they are, marked as rows of a layout.
+local function stay(src, dst, layout)
+    if dst ~= src then
+        clib.check(C.cpl_tensor_copy(dst, src))
+        clib.check(C.cpl_tensor_mark_like(dst, src))
+    end
+    dst.layout = C.cpl_layout_digest(layout._ptr)
+end
+
 --- Adds the hooks to the class of stacks.
 return function(Stack)
     --- drop_handoff, cross_columns, rope_shift, route_padding and those of attention's modes happen
@@ -39,7 +48,7 @@ return function(Stack)
         if not here(self.faults.swap_runs, self.rank) then
             return
         end
-        local half = math.floor(self.live_rows / 2)
+        local half = math.floor(tonumber(x.shape[0]) / 2)
         local row_bytes = tonumber(C.cpl_dtype_bytes(x.dtype) * C.cpl_tensor_width(x))
         swap_bytes(x.data, row_bytes, 0, half, half)
         if x.trace ~= nil then
@@ -48,14 +57,16 @@ return function(Stack)
     end
 
     --- roll: tokens are rolled "across" the ends of sequences, or to their "padded" ends; without
-    -- it nil. (mask_roll, in cplab.mtp: how often each depth rolls its mask, which is once.)
-    function Stack:roll_layout()
-        local roll, live = self.faults.roll, self.layouts.live
-        if not roll then return nil end
-        local lengths, stream = {}, live:stream()
+    -- it to where they end. (mask_roll, in cplab.mtp: how often each depth rolls its mask, which
+    -- is once.)
+    function Stack:roll_layouts()
+        local roll = self.faults.roll
+        if not roll then return self.entry, self.exit end
+        local lengths, stream = {}, self.exit:stream()
         for i = 1, stream:n_sequences() do lengths[i] = stream:sequence(i - 1).padded end
         lengths = roll == "across" and { stream:n_positions() } or lengths
-        return mtp.same_rows(live, streams.thd { lengths = lengths })
+        stream = streams.thd { lengths = lengths }
+        return mtp.same_rows(self.entry, stream), mtp.same_rows(self.exit, stream)
     end
 
     --- wrong_slice: under tensor parallelism a rank computes the slice of another.
@@ -92,11 +103,28 @@ return function(Stack)
         if not (skip and skip.layer == branch.block.index and branch == branch.block.mixer) then
             return back(self, branch, src, dst, pass, "fwd")
         end
-        if dst ~= src then
-            clib.check(C.cpl_tensor_copy(dst, src))
-            clib.check(C.cpl_tensor_mark_like(dst, src))
+        stay(src, dst, branch.block.live)
+    end
+
+    --- skip_residual: before a layer the residual stream (in the pass "bwd": its gradient) stays
+    -- where it was, though marked as converted.
+    -- @tparam table hop of cplab.crossing
+    -- @tparam boolean is_back
+    function Stack:convert_residual(hop, is_back, src, dst)
+        local skip, pass = self.faults.skip_residual, is_back and "bwd" or "fwd"
+        if skip and skip.layer == hop.index and (skip.pass or "fwd") == pass then
+            stay(src, dst, is_back and hop.from or hop.to)
+        elseif is_back then
+            hop.way:back(src, dst, pass)
+        else
+            hop.way:to(src, dst, pass)
         end
-        dst.layout = C.cpl_layout_digest(self.layouts.live._ptr)
+    end
+
+    --- stage_exit: before a stage, hidden states are handed over in another layout than its entry.
+    function Stack:handed_over_in(stage)
+        local fault = self.faults.stage_exit
+        return fault and fault.stage == stage.index and fault.layout or stage.entry
     end
 
     --- The gradient of what a layer took.

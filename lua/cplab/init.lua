@@ -8,7 +8,8 @@ local args = require "cplab.check_args"
 
 local names = {
     "stream", "layout", "view", "route", "tensor", "op", "model", "schedule", "policy",
-    "exchange", "experiment", "corpus", "packs", "lab", "cluster", "cost",
+    "assignment", "pipeline", "exchange", "experiment", "corpus", "packs", "lab", "cluster",
+    "cost",
 }
 
 local is_part = {}

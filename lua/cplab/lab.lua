@@ -15,6 +15,7 @@ local metrics = require "cplab.metrics"
 local models = require "cplab.model"
 local optimizers = require "cplab.optimizer"
 local outline = require "cplab.outline"
+local pipeline = require "cplab.pipeline"
 local references = require "cplab.reference"
 local steps = require "cplab.steps"
 local C, ffi = clib.C, clib.ffi
@@ -26,7 +27,7 @@ local M = {}
 
 local STEP = {
     iters = "integer?", warmup = "integer?", backward = "boolean?", reference = "boolean?",
-    trace = "boolean?", recompute = "string?",
+    trace = "boolean?", recompute = "string?", pipeline = "table?",
 }
 local REFERENCE = { iters = "integer?", backward = "boolean?" }
 for name, wanted in pairs(optimizers.fields) do STEP[name], REFERENCE[name] = wanted, wanted end
@@ -168,6 +169,25 @@ local function add_depths(result, stack)
     return stack.mtp_losses
 end
 
+-- The stages that are asked for; the options keep a text that says them to `agree`. The same text
+-- gives the same stages, so that a stack lives on.
+local function take_stages(self, options)
+    if not options.pipeline then
+        self.stages = nil
+        return
+    elseif not self.model then
+        return -- need_stack says so
+    end
+    local stages, words = pipeline.cut(self.model.schedule, options.pipeline, 3), {}
+    for i, stage in ipairs(stages) do
+        words[i] = ("%d:%d%s"):format(stage.pp_rank, stage.count, stage.entry or "")
+    end
+    options.pipeline = table.concat(words, ",")
+    self.cuts = self.cuts or {}
+    self.cuts[options.pipeline] = self.cuts[options.pipeline] or stages
+    self.stages = self.cuts[options.pipeline]
+end
+
 --- Collective. Runs steps from the model's initial parameters and returns their metrics, which
 -- also become those of the case.
 -- @tparam table options iters (1), warmup (0; leaves nothing behind), backward, reference (compare
@@ -177,6 +197,8 @@ end
 -- norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
 -- layer how many tokens chose each expert. With recompute = "layer" a block keeps its input alone
 -- and runs forward again before its backward; its conversions then count as the backward pass's.
+-- With pipeline = { pp = 2 } (see cplab.pipeline.cut) the schedule is cut into stages, which run
+-- one after the other on the same ranks and check in which layout hidden states arrive at each.
 -- With MTP `loss` stays that of the next token, comparable with and without it; `mtp_losses` lists
 -- that of each depth, `mtp_loss` is their mean, and `total_loss` = loss + loss_scale * mtp_loss is
 -- what is differentiated (beside `aux_loss`).
@@ -186,6 +208,7 @@ function Lab:step(options)
     if options.recompute then
         args.one_of("lab:step", "recompute", options.recompute, { "layer" }, 2)
     end
+    take_stages(self, options)
     options.betas = nil
     merge(options, settings)
     agree(self, fill_in(self, options))
@@ -288,9 +311,10 @@ end
 -- position, as in `convert`, unless the layout is one of columns.
 -- @param tensor a cplab.tensor with this rank's rows
 -- @param layout whose rows they are, or its name; default: where the model lives
+-- (under an assignment: the exit layout)
 function Lab:gather(tensor, layout)
     local of = layout and layout_of(self, layout, 2)
-        or need_stack(self, "gather").layouts.live:positions_layout()
+        or need_stack(self, "gather").exit:positions_layout()
     local shape, src = tensor:shape(), tensor._ptr
     local row_bytes = tonumber(C.cpl_tensor_width(src) * C.cpl_dtype_bytes(src.dtype))
     local most, total = 0, 0
@@ -318,6 +342,17 @@ function Lab:gather(tensor, layout)
         end
     end
     return result
+end
+
+--- Collective. The loss of each token of the last step, as rows of the entry layout, where the
+-- batch and its masks are (under a fixed policy: where the model lives); 0 where there is no label.
+-- Rows of a batch of columns are those of its columns.
+-- @treturn cplab.tensor [rows, 1], f64
+-- @treturn Layout whose rows they are, for `gather`
+-- @raise before any step
+function Lab:token_losses()
+    if not self.stack then error("lab:token_losses: no step has run", 2) end
+    return require("cplab.token_losses").of(self.stack), self.stack.entry
 end
 
 --- What the worker sends to the controller.

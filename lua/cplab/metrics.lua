@@ -51,7 +51,7 @@ function M.structure(stack)
         layers = schedule:count(), gqa_layers = schedule:count "gqa",
         gdn_layers = schedule:count "gdn",
         routes_built = prepared, routes_built_in_step = in_step,
-        attention_imbalance = stack.model:attention_imbalance(stack.layouts),
+        attention_imbalance = stack.model:attention_imbalance(stack.assignment, stack.layouts),
     }
 end
 
@@ -118,14 +118,13 @@ end
 
 --- Collective. Parity with the reference under `key`, and whose the worst is.
 function M.compare(stack, key, backward)
-    local live = stack.layouts.live
     local metrics = {}
     metrics.parity_fwd, metrics.parity_fwd_where = parity.compare_rows(stack.comm, key,
-        stack:outputs(), live, stack.rank)
+        stack:outputs(), nil, stack.rank)
     if backward then
         local a, where_a = parity.compare_same(key, stack:gradients())
-        local b, where_b = parity.compare_rows(stack.comm, key, stack:input_gradients(), live,
-            stack.rank)
+        local b, where_b = parity.compare_rows(stack.comm, key, stack:input_gradients(),
+            nil, stack.rank)
         metrics.parity_grad, metrics.parity_grad_where = parity.larger(a, where_a, b, where_b)
     end
     return metrics

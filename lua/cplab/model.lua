@@ -7,8 +7,10 @@
 --   gdn = { key_heads = 2, value_heads = 4, key_dim = 32, value_dim = 32, conv = 4 },
 --   mlp = { width = 256 } }
 local args = require "cplab.check_args"
+local assignments = require "cplab.assignment"
 local exchange = require "cplab.exchange"
 local layers = require "cplab.layers"
+local named = require "cplab.named_layouts"
 local parameters = require "cplab.parameters"
 local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
@@ -72,11 +74,32 @@ local function check_layouts(kind, allowed, runs_in, level)
     local who = "model." .. kind
     local list = type(allowed) == "table" and allowed or { allowed }
     for _, name in ipairs(list) do
-        args.one_of(who, "layout", name, policies.layout_names, level + 1)
-        if name == runs_in then return end
+        named.check(who, name, level + 1)
+        if name == runs_in or name == named.parse(runs_in) then return end
     end
     error(("%s: runs in %s, which is not among its layouts (%s)"):format(who, runs_in,
         table.concat(list, ", ")), level + 1)
+end
+
+-- Each kind of layer under a triple, and each layer under an assignment, is held to the layouts
+-- that its kind may run in. What the planner chooses is checked where it has chosen.
+local function check_all_layouts(model, t, level)
+    local policy = model.policy
+    for _, kind in ipairs(policy.live and schedules.kinds or {}) do
+        check_layouts(kind, t[kind] and t[kind].layouts,
+            policy[assignments.where { kind = kind, cp_mode = model.cp_modes[kind] }], level + 1)
+    end
+    for _, entry in ipairs(policy.layers or {}) do
+        local kind = entry.layer.kind
+        check_layouts(kind, t[kind] and t[kind].layouts, entry.mixer, level + 1)
+    end
+end
+
+-- The layers as they run, where that is known before there is a stream.
+local function running_layers(model)
+    local list = model:layers()
+    for i, entry in ipairs(model.policy.layers or {}) do list[i] = entry.layer end
+    return list
 end
 
 -- Makes the layers once, so that sizes which do not go together are refused here.
@@ -90,7 +113,7 @@ local function try_layers(model, level)
             layers.create(kind, config, model.dtype, level + 1)
         end
     end
-    for _, layer in ipairs(model:layers()) do
+    for _, layer in ipairs(running_layers(model)) do
         layers.create(layer.kind, layers.mixer_config(model, layer.kind, layer), model.dtype,
             level + 1)
     end
@@ -100,7 +123,7 @@ end
 local function check_a2a(model, kind, level)
     local a2a = model[kind] and model[kind].a2a or 0
     if a2a == 0 then return end
-    for _, layer in ipairs(model:layers()) do
+    for _, layer in ipairs(running_layers(model)) do
         if layer.kind == kind and layer.cp_mode == "a2a+p2p" and not layer.a2a then return end
     end
     error(('model.%s: a2a = %d, but no layer of the schedule takes it with cp_mode "a2a+p2p"')
@@ -203,9 +226,16 @@ local function balance_options(gqa)
     return options
 end
 
+-- A policy as it is for this model: an assignment has to have its layers.
+local function fitted(model, policy, level)
+    if not policy.layers then return policy end
+    return (assignments.fit(policy, model, level + 1))
+end
+
 --- Makes a model from named fields; unknown ones are errors. `cplab.model.<preset> { ... }` starts
 -- from a published hybrid (cplab.presets).
--- @tparam table t schedule, policy (name or triple), hidden, vocab, dtype ("f64", "f32"), seed,
+-- @tparam table t schedule, policy (name, triple of layouts, or an assignment: see
+-- cplab.assignment), hidden, vocab, dtype ("f64", "f32"), seed,
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta, window (keys that a query sees; none: no
 -- limit), cp_mode ("gather", "p2p", "a2a", "a2a+p2p"), a2a (with a2a+p2p: ranks that spread heads);
 -- for a balanced layout tolerance, block, node_size, placement, method },
@@ -259,10 +289,8 @@ function M.new(t, level)
         tied = t.tied or false,
         mtp = t.mtp and mtp_config(t, modes, level),
     }, Model)
-    for _, kind in ipairs(schedules.kinds) do
-        check_layouts(kind, t[kind] and t[kind].layouts,
-            model.policy[policies.where { kind = kind, cp_mode = modes[kind] }], level)
-    end
+    model.policy = fitted(model, model.policy, level)
+    check_all_layouts(model, t, level)
     check_a2a(model, "gqa", level)
     check_a2a(model, "mla", level)
     try_layers(model, level)
@@ -282,11 +310,31 @@ function Model:layers()
     return list
 end
 
---- The steps of its forward pass on a group; see cplab.policy.
-function Model:steps(cp, tp)
-    return policies.steps(self.policy, { layers = self:layers() }, cp,
-        function(i) return self:ffn(i) end,
-        { tp = tp, composed = self.exchange.method == "composed" })
+--- What runs where on a stream: the model's policy as an assignment.
+-- This is the one place where a policy becomes one; "auto" is what the planner says.
+-- @tparam table stream
+-- @tparam table group { cp =, tp = }
+-- @treturn table of cplab.assignment
+function Model:assignment(stream, group)
+    local policy = self.policy
+    if policy.layers then return policy end
+    if policy.is_auto then
+        return assignments.fit(require("cplab.planner").assign(self, stream, group), self)
+    end
+    return assignments.from_policy(policy, self:layers())
+end
+
+--- The layouts of an assignment of this model on a stream, by name; see cplab.assignment.
+function Model:layouts(assignment, stream, group)
+    return assignments.layouts(assignment, stream, group, self.balance)
+end
+
+--- The steps of its forward pass under an assignment on a group; see cplab.assignment.
+-- @tparam table assignment
+-- @tparam table group { cp =, tp = }
+function Model:steps(assignment, group)
+    return assignments.steps(assignment, group.cp, function(i) return self:ffn(i) end,
+        { tp = group.tp, composed = self.exchange.method == "composed" })
 end
 
 --- The kind of the feed-forward network of layer i, from 0: "mlp", "moe" or nil.
@@ -310,13 +358,18 @@ end
 
 --- How uneven the work of attention is, max/mean over ranks, in the layer where it is most so.
 -- Where heads are spread (a2a), all ranks share the work; windows are not looked at.
--- @tparam table layouts of cplab.policy
-function Model:attention_imbalance(layouts)
-    local work, worst = layouts.gqa:work(), 1
-    for _, layer in ipairs(self.schedule.layers) do
+-- The depths of MTP are not looked at either.
+-- @tparam table assignment
+-- @tparam table layouts of Model:layouts
+function Model:attention_imbalance(assignment, layouts)
+    local work, worst = {}, 1
+    for i = 1, self.schedule:count() do
+        local where, layer = assignment.layers[i].mixer, assignment.layers[i].layer
         if schedules.is_attention(layer.kind) and layer.cp_mode ~= "a2a" then
+            work[where] = work[where] or layouts.shard[where]:work()
             local a2a = layers.mixer_config(self, layer.kind, layer).a2a
-            worst = math.max(worst, imbalance(work, #work > 1 and math.max(a2a, 1) or 1))
+            worst = math.max(worst, imbalance(work[where],
+                #work[where] > 1 and math.max(a2a, 1) or 1))
         end
     end
     return worst
@@ -369,7 +422,10 @@ function Model:with(fields)
         copy[name] = value
     end
     for name, value in pairs(fields) do
-        copy[name] = name == "policy" and policies.resolve(value, 2) or value
+        copy[name] = value
+    end
+    if fields.policy then
+        copy.policy = fitted(copy, policies.resolve(fields.policy, 2), 2)
     end
     return copy
 end

@@ -58,12 +58,18 @@ local function shortened(layout, stream)
     return layouts.create(layout.kind, stream, { cp = layout:cp(), tp = layout:tp() })
 end
 
-local function layouts_of(stack, stream)
-    local made, of = {}, {}
-    for where, layout in pairs(stack.layouts) do
+-- Of the layouts that a depth needs.
+local function layouts_of(stack, stream, number)
+    local assignment, made, of = stack.assignment, {}, { live = {}, shard = {} }
+    local entry = assignment.layers[stack.model.schedule:count() + number]
+    local function add(where, name)
+        local layout = stack.layouts[where][name]
         made[layout] = made[layout] or shortened(layout, stream)
-        of[where] = made[layout]
+        of[where][name] = made[layout]
     end
+    add("live", assignment.exit)
+    add("shard", assignment.exit)
+    add("shard", entry.mixer)
     return of
 end
 
@@ -72,27 +78,29 @@ end
 local function make_layers(depth, before)
     local stack, name, model = depth.stack, "mtp." .. depth.number, depth.model
     local function linear(of, what, n_in, n_out, kind)
-        return parts.layer(of, name .. "." .. what, of.layouts.live, kind or "linear",
+        return parts.layer(of, name .. "." .. what, of.exit, kind or "linear",
             { ["in"] = n_in, out = n_out })
     end
     depth.embedding = linear(depth, "embedding", model.vocab, model.hidden, "embedding")
     depth.embedding.tied_to = stack.embedding
-    depth.norm_e = parts.norm(depth, name .. ".norm_e")
+    depth.norm_e = parts.norm(depth, name .. ".norm_e", depth.exit)
     depth.proj_e = linear(depth, "proj_e", model.hidden, model.hidden)
-    depth.norm_h = parts.norm(before, name .. ".norm_h")
+    depth.norm_h = parts.norm(before, name .. ".norm_h", before.exit)
     depth.proj_h = linear(before, "proj_h", model.hidden, model.hidden)
     local index = model.schedule:count() + depth.number - 1
-    depth.blocks[1] = parts.block(depth, index, model.mtp.layer, name)
-    depth.final_norm = parts.norm(depth, name .. ".final_norm")
+    depth.blocks[1] = parts.block(depth, index, name)
+    depth.final_norm = parts.norm(depth, name .. ".final_norm", depth.exit)
     depth.head = linear(depth, "head", model.hidden, model.vocab)
     depth.head.tied_to = stack.head.tied_to or stack.head
 end
 
 local function make_depth(stack, d, before)
-    local whole = stack.layouts.live:stream()
+    local whole = stack.exit:stream()
     local stream = M.stream(whole, d * (stack.faults.mask_roll or 1))
+    local layouts_here = layouts_of(stack, stream, d)
+    local live = layouts_here.live[stack.assignment.exit]
     local depth = setmetatable({
-        stack = stack, number = d, layouts = layouts_of(stack, stream),
+        stack = stack, number = d, layouts = layouts_here, entry = live, exit = live, stages = {},
         n_labels = tokens.n_labels(M.stream(whole, d)), blocks = {}, there = {},
     }, { __index = stack })
     make_layers(depth, before)
@@ -101,7 +109,7 @@ end
 
 -- With recomputation only what leads out of a depth, its block's input and its logits are kept.
 local function make_activations(depth, scratch)
-    local live = depth.layouts.live
+    local live = depth.exit
     local n = live:n_local(depth.rank)
     for _, name in ipairs { "e", "ne", "nh", "final_h" } do
         if depth.recompute then
@@ -140,7 +148,7 @@ local function enter_backward(depth, d, before)
     backward(depth.proj_e, d, depth.dh)
     backward(depth.norm_e, depth.dh, depth.de)
     backward(depth.embedding, depth.de, nil)
-    d.layout = C.cpl_layout_digest(before.layouts.live._ptr)
+    d.layout = C.cpl_layout_digest(before.exit._ptr)
     backward(depth.proj_h, d, depth.dh)
     backward(depth.norm_h, depth.dh, d)
 end
@@ -175,7 +183,7 @@ end
 --- Marks the tokens of depths as rows of their layouts.
 function Methods:mark_depths(traced)
     for _, depth in ipairs(self.depths) do
-        clib.check(C.cpl_tensor_mark(depth.tokens, depth.layouts.live._ptr, self.rank, traced))
+        clib.check(C.cpl_tensor_mark(depth.tokens, depth.exit._ptr, self.rank, traced))
     end
 end
 
@@ -233,8 +241,10 @@ end
 --- Adds the outputs and the logits of depths to a list for parity.
 function Methods:add_depth_outputs(list)
     for d, depth in ipairs(self.depths) do
-        list[#list + 1] = { name = depth.blocks[1].name, tensor = depth.x[2] }
-        list[#list + 1] = { name = ("mtp.%d.logits"):format(d), tensor = depth.logits }
+        list[#list + 1] = { name = depth.blocks[1].name, tensor = depth.x[2],
+            layout = self.exit }
+        list[#list + 1] = { name = ("mtp.%d.logits"):format(d), tensor = depth.logits,
+            layout = self.exit }
     end
     return list
 end
@@ -242,7 +252,8 @@ end
 --- Adds the gradients of what depths read of the embedding.
 function Methods:add_depth_input_gradients(list)
     for d, depth in ipairs(self.depths) do
-        list[#list + 1] = { name = ("mtp.%d.embedding (output)"):format(d), tensor = depth.de }
+        list[#list + 1] = { name = ("mtp.%d.embedding (output)"):format(d), tensor = depth.de,
+            layout = self.exit }
     end
     return list
 end

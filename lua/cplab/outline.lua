@@ -1,8 +1,8 @@
 --- The outline of a case: what it would do, with nothing run.
 -- @module cplab.outline
 local clib = require "clib"
+local assignments = require "cplab.assignment"
 local layers = require "cplab.layers"
-local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
 local routes = require "cplab.route"
 local view = require "cplab.view"
@@ -11,26 +11,40 @@ local C = clib.C
 local M = {}
 
 -- The route of one step, and how many groups of ranks go it: a composed conversion is between CP
--- ranks, once for each tp rank.
-local function route_of(model, layouts, tp, step)
-    local there = policies.where(model:layers()[step.layer + 1])
-    if tp == 1 then
-        return routes(layouts.live, layouts[there]), 1
-    elseif step.op == "gather" then
-        return routes(layouts.live, view.shard(layouts.live, layouts.shard)), 1
-    elseif model.exchange.method == "composed" then
-        return routes(layouts.shard, layouts[there]), tp
+-- ranks, once for each tp rank. As much comes back as goes.
+local function route_of(case, step)
+    local live, shard = case.layouts.live, case.layouts.shard
+    local home, there = step.from or step.layout, step.to or step.layout
+    if step.residual then
+        return routes(live[home], live[there]), 1
+    elseif step.back and step.op == "convert" then
+        home, there = there, home
     end
-    return routes(layouts.live, view.shard(layouts.live, layouts[there])), 1
+    if case.group.tp == 1 then
+        return routes(live[home], shard[there]), 1
+    elseif step.op == "convert" and case.model.exchange.method == "composed" then
+        return routes(shard[home], shard[there]), case.group.tp
+    end
+    return routes(live[home], view.shard(live[home], shard[there])), 1
+end
+
+-- Of each pair of layouts once.
+local function stats_of(case, step)
+    local key = table.concat({ step.op, tostring(step.residual), step.from or step.layout,
+        step.to or step.layout }, " ")
+    if not case.stats[key] then
+        local route, times = route_of(case, step)
+        case.stats[key] = { route:stats(), times }
+    end
+    return unpack(case.stats[key])
 end
 
 -- How many steps of a kind a forward pass has, their rows and messages.
-local function count(model, layouts, group, op)
+local function count(case, op)
     local n, rows, messages = 0, 0, 0
-    for _, step in ipairs(model:steps(group.cp, group.tp)) do
+    for _, step in ipairs(case.model:steps(case.assignment, case.group)) do
         if step.op == op then
-            local route, times = route_of(model, layouts, group.tp, step)
-            local stats = route:stats()
+            local stats, times = stats_of(case, step)
             n, rows = n + 1, rows + times * stats.moved_tokens
             messages = messages + times * stats.messages
         end
@@ -49,11 +63,12 @@ local function mode_of(model, layer)
 end
 
 -- The different texts that the layers of a kind give, in order, and how many give each.
-local function tally(model, kind, text_of)
+local function tally(case, kind, text_of)
     local order, counts = {}, {}
-    for _, layer in ipairs(model.schedule.layers) do
-        if layer.kind == kind then
-            local text = text_of(layer)
+    for i = 1, case.model.schedule:count() do
+        local entry = case.assignment.layers[i]
+        if entry.layer.kind == kind then
+            local text = text_of(entry)
             order[#order + 1] = not counts[text] and text or nil
             counts[text] = (counts[text] or 0) + 1
         end
@@ -62,18 +77,20 @@ local function tally(model, kind, text_of)
 end
 
 -- "2 depths of GQA p2p; loss scale 0.1".
-local function depths(model)
-    local mtp = model.mtp
+local function depths(case)
+    local mtp = case.model.mtp
+    local entry = case.assignment.layers[case.model.schedule:count() + 1]
     return ("%d depth%s of %s %s in %s; loss scale %g"):format(mtp.depth,
-        mtp.depth == 1 and "" or "s", mtp.layer.kind:upper(), mode_of(model, mtp.layer),
-        model.policy[policies.where(mtp.layer)], mtp.loss_scale)
+        mtp.depth == 1 and "" or "s", mtp.layer.kind:upper(), mode_of(case.model, entry.layer),
+        entry.mixer, mtp.loss_scale)
 end
 
 -- "GQA p2p (2), a2a (1); GDN chunkwise (3)".
-local function modes(model)
+local function modes(case)
     local words = {}
     for _, kind in ipairs(schedules.kinds) do
-        local names, counts = tally(model, kind, function(layer) return mode_of(model, layer) end)
+        local names, counts = tally(case, kind,
+            function(entry) return mode_of(case.model, entry.layer) end)
         for i, name in ipairs(names) do names[i] = ("%s (%d)"):format(name, counts[name]) end
         words[#words + 1] = #names > 0 and kind:upper() .. " " .. table.concat(names, ", ") or nil
     end
@@ -81,11 +98,10 @@ local function modes(model)
 end
 
 -- "model contiguous, GQA zigzag, GDN contiguous": where the layers of each kind run.
-local function places(model)
-    local words = { "model " .. model.policy.live }
+local function places(case)
+    local words = { "model " .. case.assignment.entry }
     for _, kind in ipairs(schedules.kinds) do
-        local names = tally(model, kind,
-            function(layer) return model.policy[policies.where(layer)] end)
+        local names = tally(case, kind, function(entry) return entry.mixer end)
         words[#words + 1] = #names > 0 and kind:upper() .. " " .. table.concat(names, " and ")
             or nil
     end
@@ -125,12 +141,37 @@ local function add_notes(lines, model)
 end
 
 -- A line about the steps of one kind.
-local function moves(name, stream, model, layouts, group, op)
-    local n, rows, messages = count(model, layouts, group, op)
-    local row_bytes = model.hidden * stream:batch()
-        * tonumber(C.cpl_dtype_bytes(clib.dtypes[model.dtype]))
+local function moves(name, case, op)
+    local n, rows, messages = count(case, op)
+    local row_bytes = case.model.hidden * case.stream:batch()
+        * tonumber(C.cpl_dtype_bytes(clib.dtypes[case.model.dtype]))
     return ("%-12s %d a forward pass: %d rows of %d bytes change rank (%.2f MiB), %d messages")
         :format(name, n, rows, row_bytes, rows * row_bytes / 2 ^ 20, messages)
+end
+
+-- Where layers run: a line, or under an assignment that is no triple one for each run of layers.
+local function add_places(lines, case)
+    if case.assignment.is_triple then
+        lines[#lines + 1] = "layouts      " .. places(case)
+        return
+    end
+    for i, text in ipairs(assignments.describe(case.assignment)) do
+        lines[#lines + 1] = (i == 1 and "layouts      " or "             ") .. text
+    end
+end
+
+-- The balanced layouts of attention, in the order of its layers.
+local function add_reports(lines, case)
+    local seen = {}
+    for i = 1, case.model.schedule:count() do
+        local entry = case.assignment.layers[i]
+        local layout = case.layouts.shard[entry.mixer]
+        if schedules.is_attention(entry.layer.kind) and layout.kind == "balanced"
+            and not seen[layout] then
+            add_report(lines, layout)
+            seen[layout] = true
+        end
+    end
 end
 
 --- Lines about stream, schedule, layouts, balance, conversions and size.
@@ -140,25 +181,25 @@ end
 -- @tparam ?number tp default 1
 -- @treturn {string,...}
 function M.lines(stream, model, cp, tp)
-    local group = { cp = cp, tp = tp or 1 }
-    local layouts = policies.layouts(model.policy, stream, group, model.balance)
+    local case = { stream = stream, model = model, group = { cp = cp, tp = tp or 1 }, stats = {} }
+    case.assignment = model:assignment(stream, case.group)
+    case.layouts = model:layouts(case.assignment, stream, case.group)
     local lines = {
         "stream       " .. stream:describe(),
         ("schedule     %s  (%s; %d layers)"):format(model.schedule:describe(),
             schedules.legend, model.schedule:count()),
-        "modes        " .. modes(model),
-        "layouts      " .. places(model),
-        ("imbalance    %.3f of attention work"):format(model:attention_imbalance(layouts)),
-        moves("conversions", stream, model, layouts, group, "convert"),
+        "modes        " .. modes(case),
     }
-    if model.mtp then
-        table.insert(lines, 5, "mtp          " .. depths(model))
+    add_places(lines, case)
+    lines[#lines + 1] = model.mtp and "mtp          " .. depths(case) or nil
+    lines[#lines + 1] = ("imbalance    %.3f of attention work"):format(
+        model:attention_imbalance(case.assignment, case.layouts))
+    lines[#lines + 1] = moves("conversions", case, "convert")
+    if case.group.tp > 1 then
+        lines[#lines + 1] = moves("gathers", case, "gather")
+            .. (", tp %d"):format(case.group.tp)
     end
-    if group.tp > 1 then
-        lines[#lines + 1] = moves("gathers", stream, model, layouts, group, "gather")
-            .. (", tp %d"):format(group.tp)
-    end
-    if layouts.gqa.kind == "balanced" then add_report(lines, layouts.gqa) end
+    add_reports(lines, case)
     return add_notes(lines, model)
 end
 

@@ -83,17 +83,30 @@ function M.compare_same(key, list)
     return worst(list, differences)
 end
 
+-- A function: the positions that a rank holds in a layout, made once.
+local function reader(rank)
+    local made = {}
+    return function(layout)
+        if not made[layout] then
+            made[layout] = ffi.new("int64_t[?]", math.max(layout:n_local(rank), 1))
+            clib.check(C.cpl_layout_positions(layout._ptr, rank, made[layout]))
+        end
+        return made[layout]
+    end
+end
+
 --- Collective. Tensors of which each rank holds rows.
 -- @param comm a `cpl_comm *`
--- @tparam table layout whose rows they are
+-- @tparam string key
+-- @tparam {table,...} list { name =, tensor =, layout = whose rows they are }
+-- @tparam ?table layout that of entries which name none
 -- @tparam number rank
 function M.compare_rows(comm, key, list, layout, rank)
-    local n = #list
-    local positions = ffi.new("int64_t[?]", math.max(layout:n_local(rank), 1))
-    clib.check(C.cpl_layout_positions(layout._ptr, rank, positions))
+    local n, positions_in = #list, reader(rank)
     local sums, maxima = ffi.new("double[?]", 2 * n), ffi.new("double[?]", 2 * n)
     for i, entry in ipairs(list) do
-        local d = difference(entry.tensor, get(key .. "/" .. entry.name, entry.tensor), positions)
+        local d = difference(entry.tensor, get(key .. "/" .. entry.name, entry.tensor),
+            positions_in(entry.layout or layout))
         sums[2 * i - 2], sums[2 * i - 1] = d.difference2, d.reference2
         maxima[2 * i - 2], maxima[2 * i - 1] = d.worst_row, d.largest_row
     end

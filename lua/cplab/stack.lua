@@ -4,6 +4,11 @@
 -- x = x + back(layer(to(norm(x)))), where `to` and `back` are conversions if the layer runs
 -- elsewhere. The backward pass walks the same blocks in reverse. Layers count from 0 in names.
 --
+-- What runs where is the model's assignment for the stream (cplab.assignment). Each block has a
+-- home, the layout in which the residual stream lives while it runs; between blocks of different
+-- homes the residual stream *crosses*: it is converted once, and its gradient on the way back.
+-- Embedding and tokens live in the layout `entry`, what follows the last block in `exit`.
+--
 -- With tensor parallelism norms, embedding, head and loss work on the window of each rank; the
 -- layer of a branch on the whole shard of its CP rank, in the part of the group that has the same
 -- tp rank. Each rank holds all parameters and uses its slice: memory is not what is studied here.
@@ -11,11 +16,13 @@
 local clib = require "clib"
 local comms = require "cplab.comm"
 local conversion = require "cplab.conversion"
+local crossing = require "cplab.crossing"
 local layers = require "cplab.layers"
+local named = require "cplab.named_layouts"
 local mtp = require "cplab.mtp"
 local optimizers = require "cplab.optimizer"
 local parameters = require "cplab.parameters"
-local policies = require "cplab.policy"
+local pipeline = require "cplab.pipeline"
 local rows = require "cplab.rows"
 local tokens = require "cplab.tokens"
 local C, ffi = clib.C, clib.ffi
@@ -32,35 +39,37 @@ local check = clib.check
 local function make_layer(self, name, layout, kind, config)
     local layer = {
         name = name, layout = layout, ptr = layers.create(kind, config, self.dtype),
-        is_split = self.tp > 1 and layout ~= self.layouts.live,
+        is_split = self.tp > 1 and layout:tp() == 1,
     }
     self.layers[#self.layers + 1] = layer
     return layer
 end
 
-local function make_norm(self, name)
-    return make_layer(self, name, self.layouts.live, "norm",
+local function make_norm(self, name, live)
+    return make_layer(self, name, live, "norm",
         { hidden = self.model.hidden, eps = self.model.eps })
 end
 
-local function make_branch(self, block, norm, name, where, kind, config)
-    local norm_layer = make_norm(self, norm)
+local function make_branch(self, block, norm, name, layout, kind, config)
+    local norm_layer = make_norm(self, norm, block.live)
     return {
-        block = block, name = name, where = where, norm = norm_layer,
-        layer = make_layer(self, name, self.layouts[where], kind, config),
+        block = block, name = name, layout = layout, norm = norm_layer,
+        layer = make_layer(self, name, layout, kind, config),
     }
 end
 
-local function make_block(self, i, layer, name)
-    local model, kind = self.model, layer.kind
-    local where = policies.where(layer)
-    local block = { index = i, name = name .. "." .. kind }
+-- Block i, from 0; `live` and `shard` are its home, over all ranks and over the CP ranks alone.
+local function make_block(self, i, name)
+    local model, entry = self.model, self.assignment.layers[i + 1]
+    local kind = entry.layer.kind
+    local block = { index = i, name = name .. "." .. kind,
+        live = self.layouts.live[entry.live], shard = self.layouts.shard[entry.live] }
     block.mixer = make_branch(self, block, name .. ".norm1", block.name,
-        where == "live" and "shard" or where, kind, layers.mixer_config(model, kind, layer))
+        self.layouts.shard[entry.mixer], kind, layers.mixer_config(model, kind, entry.layer))
     local ffn = model:ffn(i)
     if ffn then
-        block.ffn = make_branch(self, block, name .. ".norm2", name .. "." .. ffn, "shard", ffn,
-            layers.ffn_config(model, ffn))
+        block.ffn = make_branch(self, block, name .. ".norm2", name .. "." .. ffn, block.shard,
+            ffn, layers.ffn_config(model, ffn))
         block.is_moe = ffn == "moe"
     end
     return block
@@ -68,13 +77,13 @@ end
 
 local function make_layers(self)
     local model = self.model
-    self.embedding = make_layer(self, "embedding", self.layouts.live, "embedding",
+    self.embedding = make_layer(self, "embedding", self.entry, "embedding",
         { ["in"] = model.vocab, out = model.hidden })
-    for i, layer in ipairs(model.schedule.layers) do
-        self.blocks[i] = make_block(self, i - 1, layer, "layers." .. i - 1)
+    for i = 1, model.schedule:count() do
+        self.blocks[i] = make_block(self, i - 1, "layers." .. i - 1)
     end
-    self.final_norm = make_norm(self, "final_norm")
-    self.head = make_layer(self, "head", self.layouts.live, "linear",
+    self.final_norm = make_norm(self, "final_norm", self.exit)
+    self.head = make_layer(self, "head", self.exit, "linear",
         { ["in"] = model.hidden, out = model.vocab })
     self.head.tied_to = model.tied and self.embedding or nil
     self:make_depths()
@@ -99,22 +108,12 @@ end
 
 -- Of a layout over the CP ranks alone, the rows of this rank's CP rank.
 local function n_rows(self, layout)
-    return layout:n_local(layout == self.layouts.live and self.rank or self.cp_rank)
+    return layout:n_local(layout:tp() > 1 and self.rank or self.cp_rank)
 end
 
 --- Rows of hidden states in a layout.
 function Stack:hidden_rows(layout)
     return rows.new(self.comm, self.dtype, n_rows(self, layout), self.model.hidden)
-end
-
---- Collective. The conversion between where the model lives and a layout where layers run; nil
--- where that is the same.
-function Stack:conversion_to(layout)
-    if self.size == 1 or layout == self.layouts.live then
-        return nil
-    end
-    self.ways[layout] = self.ways[layout] or conversion.new(self, layout)
-    return self.ways[layout]
 end
 
 -- Visits all branches in their order.
@@ -125,50 +124,100 @@ local function each_branch(self, visit)
     end
 end
 
+-- Crossing i is before block i, the last one before what follows the blocks: a list of conversions,
+-- empty where neighbours have one home.
 local function make_conversions(self)
-    each_branch(self, function(branch)
-        branch.conversion = self:conversion_to(self.layouts[branch.where])
+    each_branch(self, function(branch, block)
+        branch.conversion = conversion.to_layer(self, block.live, block.shard, branch.layout)
     end)
+    self.crossings = {}
+    local at, begins = self.entry, {}
+    for s = 2, #self.stages do begins[self.stages[s].first] = s end
+    for i = 1, #self.blocks + 1 do
+        local block, s = self.blocks[i], begins[i - 1]
+        local live = block and block.live or self.exit
+        self.crossings[i] = crossing.new(self, at, live, { index = i - 1,
+            name = block and block.name or "final_norm", stage = self.stages[s],
+            before = s and self.stages[s - 1] })
+        at = live
+    end
+end
+
+-- Scratch is shared by all that have as many rows.
+local function scratch_for(self, layout)
+    local n = n_rows(self, layout)
+    if not self.scratch[n] then
+        local scratch = {}
+        for _, name in ipairs { "h", "y", "d", "dh", "t" } do
+            scratch[name] = self:hidden_rows(layout)
+        end
+        self.scratch[n] = scratch
+    end
+    return self.scratch[n]
+end
+
+--- Memory for a gradient of the residual stream that is copied to a layout.
+function Stack:add_gradient_rows(layout)
+    local scratch = scratch_for(self, layout)
+    scratch.spare = scratch.spare or self:hidden_rows(layout)
+end
+
+--- Where such a gradient goes to: a tensor other than the one that it comes from. Onto itself it
+-- would go through a buffer, unless the rows only swap.
+function Stack:gradient_rows(layout, src)
+    local scratch = self.scratch[n_rows(self, layout)]
+    return scratch.d ~= src and scratch.d or scratch.spare
+end
+
+-- Memory for what backward reads: each its own, or with `recompute` one for all of a role and a
+-- layout.
+local function keeper(self)
+    local kept = {}
+    return function(role, layout)
+        kept[role] = kept[role] or {}
+        local tensor = kept[role][layout] or self:hidden_rows(layout)
+        kept[role][layout] = self.recompute and tensor or nil
+        return tensor
+    end
+end
+
+-- The input of each block, x, and what the one before gave, out: one tensor unless the residual
+-- stream is copied on its way.
+local function make_residuals(self)
+    self.x, self.out = {}, {}
+    for i = 1, #self.blocks + 1 do
+        local block = self.blocks[i]
+        self.x[i] = self:hidden_rows(block and block.live or self.exit)
+        self.out[i - 1] = crossing.prepare(self, self.crossings[i], self.x[i])
+    end
 end
 
 -- What backward reads is kept per branch, or with `recompute` the input of a block alone; the rest
 -- is scratch that all branches share.
 local function make_block_activations(self)
-    local live = self.layouts.live
-    local kept, mid = {}, nil
-    local function keep(key, layout)
-        local h = kept[key] or self:hidden_rows(layout)
-        kept[key] = self.recompute and h or nil
-        return h
-    end
+    local keep = keeper(self)
     each_branch(self, function(branch, block)
-        local layout = self.layouts[branch.where]
-        branch.h = keep((branch == block.ffn and "ffn " or "") .. branch.where, layout)
+        local layout = branch.layout
+        block.scratch = scratch_for(self, block.live)
+        branch.h = keep(branch == block.ffn and "ffn" or "mixer", layout)
         if branch.conversion and not self.there[layout] then
             self.there[layout] = { y = self:hidden_rows(layout), dh = self:hidden_rows(layout),
                 dy = self:hidden_rows(layout) }
         end
-        branch.there = branch.conversion and self.there[layout] or { y = self.y, dh = self.dh }
+        branch.there = branch.conversion and self.there[layout] or block.scratch
     end)
-    self.x = {}
-    for i, block in ipairs(self.blocks) do
-        self.x[i] = self:hidden_rows(live)
-        if block.ffn then
-            mid = mid or self:hidden_rows(live)
-            block.mid = mid
-            mid = self.recompute and mid or nil
-        end
+    make_residuals(self)
+    for _, block in ipairs(self.blocks) do
+        block.mid = block.ffn and keep("mid", block.live) or nil
     end
-    self.x[#self.x + 1] = self:hidden_rows(live)
 end
 
 local function make_activations(self)
-    local live = self.layouts.live
-    for _, name in ipairs { "h", "y", "d", "dh", "t", "final_h" } do
-        self[name] = self:hidden_rows(live)
-    end
+    scratch_for(self, self.entry)
+    for name, tensor in pairs(scratch_for(self, self.exit)) do self[name] = tensor end
+    self.final_h = self:hidden_rows(self.exit)
     make_block_activations(self)
-    local n = live:n_local(self.rank)
+    local n = self.exit:n_local(self.rank)
     self.logits = rows.new(self.comm, self.dtype, n, self.model.vocab)
     self.dlogits = rows.new(self.comm, self.dtype, n, self.model.vocab)
 end
@@ -180,9 +229,21 @@ local function part_of(self)
     return comms.wrap(self.comm):part(members)
 end
 
+-- What runs where, as layouts of rows.
+local function place_layers(self, group)
+    local model, stream = self.model, self.stream
+    self.assignment = pipeline.place(model:assignment(stream, group),
+        self.stages or pipeline.cut(model.schedule, { pp = 1 }))
+    self.stages = self.assignment.stages
+    self.layouts = named.by_column(model:layouts(self.assignment, stream, group))
+    self.entry = self.layouts.live[self.assignment.entry]
+    self.exit = self.layouts.live[self.assignment.exit]
+end
+
 --- Collective. Makes a model live.
 -- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), recompute
--- ("layer": blocks keep their input alone, and backward runs each forward again), faults
+-- ("layer": blocks keep their input alone, and backward runs each forward again), stages (of
+-- cplab.pipeline.cut; none: one), faults
 -- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift =, drop_merge =, .. }: see
 -- cplab.faults)
 function M.new(t)
@@ -191,11 +252,11 @@ function M.new(t)
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
         tp = t.tp or 1, trace = t.trace or false, faults = t.faults or {},
         kernels = C.cpl_kernels_for("cpu", clib.dtypes[t.model.dtype]),
-        layouts = policies.by_column(policies.layouts(t.model.policy, t.stream,
-            { cp = t.cp, tp = t.tp }, t.model.balance)),
         layers = {}, places = {}, blocks = {}, conversions = {}, ways = {}, there = {},
-        lazy = t.model.routes == "lazy", recompute = t.recompute,
+        scratch = {}, stages = t.stages, cut = t.stages, recompute = t.recompute,
+        lazy = t.model.routes == "lazy",
     }, Stack)
+    place_layers(self, { cp = t.cp, tp = t.tp })
     self.cp, self.tp_rank = self.size / self.tp, self.rank % self.tp
     self.cp_rank = math.floor(self.rank / self.tp)
     self.part = self.tp > 1 and part_of(self) or nil
@@ -206,12 +267,13 @@ function M.new(t)
     make_conversions(self)
     make_activations(self)
     self:prepare_depths()
-    self.tokens, self.rolled = tokens.place(self, #self.depths + 1, self:roll_layout())
+    self.tokens, self.rolled, self.n_token_routes = tokens.place(self, #self.depths + 1,
+        self:roll_layouts())
     self.labels = self.rolled[1]
     self:give_depths(self.rolled)
     self:set_trace(self.trace)
-    self.n_labels = tokens.n_labels(self.layouts.live:stream())
-    self.live_rows = self.layouts.live:n_local(self.rank)
+    self.n_labels = tokens.n_labels(self.exit:stream())
+    self.n_logits = self.exit:n_local(self.rank)
     self.parameters:draw(self.model.seed)
     self:plant_faults()
     return self
@@ -229,8 +291,8 @@ end
 
 -- `pass` is what conversions count for: a block that runs again does so in the backward pass.
 local function branch_forward(self, branch, x, pass)
-    local c, there = branch.conversion, branch.there
-    local h = c and not c.in_place and self.h or branch.h
+    local c, there, scratch = branch.conversion, branch.there, branch.block.scratch
+    local h = c and not c.in_place and scratch.h or branch.h
     forward(branch.norm, x, h)
     if not c then
         forward(branch.layer, branch.h, there.y)
@@ -238,9 +300,9 @@ local function branch_forward(self, branch, x, pass)
     end
     c:to(h, branch.h, pass)
     forward(branch.layer, branch.h, there.y)
-    local y = c.in_place and there.y or self.y
+    local y = c.in_place and there.y or scratch.y
     self:convert_back(branch, there.y, y, pass)
-    check(C.cpl_trace_check(y, self.layouts.live._ptr, self.rank, branch.name .. " (output)"))
+    check(C.cpl_trace_check(y, branch.block.live._ptr, self.rank, branch.name .. " (output)"))
     return y
 end
 
@@ -252,16 +314,35 @@ local function block_forward(self, block, x, out, pass)
     end
 end
 
---- Collective. From tokens to logits.
-function Stack:forward()
-    forward(self.embedding, self.tokens, self.x[1])
-    self:swap_runs(self.x[1])
-    for i, block in ipairs(self.blocks) do
-        block_forward(self, block, self.x[i], self.x[i + 1], "fwd")
-    end
-    forward(self.final_norm, self.x[#self.x], self.final_h)
+local function embed(self)
+    forward(self.embedding, self.tokens, self.out[0])
+    self:swap_runs(self.out[0])
+end
+
+local function predict(self)
+    local last = #self.blocks
+    crossing.forward(self, self.crossings[last + 1], self.out[last])
+    forward(self.final_norm, self.x[last + 1], self.final_h)
     forward(self.head, self.final_h, self.logits)
     self:forward_depths()
+end
+
+--- Collective. Stage s, from 1, of a forward pass: from what the stage before left (or the tokens)
+-- to its own last block (or the logits). Stages run in order; those of other stacks, on other
+-- microbatches, may run in between.
+function Stack:forward_stage(s)
+    local stage = self.stages[s]
+    if s == 1 then embed(self) end
+    for i = stage.first + 1, stage.first + stage.count do
+        crossing.forward(self, self.crossings[i], self.out[i - 1])
+        block_forward(self, self.blocks[i], self.x[i], self.out[i], "fwd")
+    end
+    if s == #self.stages then predict(self) end
+end
+
+--- Collective. From tokens to logits.
+function Stack:forward()
+    for s = 1, #self.stages do self:forward_stage(s) end
 end
 
 -- The mean loss of a stack's or a depth's logits; dlogits is filled, times `scale`.
@@ -269,7 +350,7 @@ local function mean_loss(self, scale)
     local sum, n = ffi.new("double[1]", 0), math.max(self.n_labels, 1)
     self.kernels.cross_entropy(ffi.new("cpl_cross_entropy", {
         logits = self.logits.data, labels = self.labels.data, dlogits = self.dlogits.data,
-        loss_sum = sum, n_rows = self.live_rows, vocab = self.model.vocab, grad_scale = scale / n,
+        loss_sum = sum, n_rows = self.n_logits, vocab = self.model.vocab, grad_scale = scale / n,
     }))
     check(C.cpl_tensor_mark_like(self.dlogits, self.logits))
     check(C.cpl_comm_sum(self.comm, sum, 1, C.CPL_F64))
@@ -293,34 +374,57 @@ local function branch_backward(self, branch, d)
     end
     c:to(d, there.dy, "bwd")
     backward(branch.layer, there.dy, there.dh)
-    local dh = c.in_place and there.dh or self.dh
+    local dh = c.in_place and there.dh or branch.block.scratch.dh
     self:convert_gradient_back(branch, there.dh, dh)
-    check(C.cpl_trace_check(dh, self.layouts.live._ptr, self.rank, branch.name .. " (gradient)"))
+    check(C.cpl_trace_check(dh, branch.block.live._ptr, self.rank, branch.name .. " (gradient)"))
     return dh
 end
 
 -- d, the gradient of the block's output, becomes that of its input.
 local function block_backward(self, block, d)
     for _, branch in ipairs { block.ffn or block.mixer, block.ffn and block.mixer } do
-        backward(branch.norm, branch_backward(self, branch, d), self.t)
-        rows.accumulate(self.kernels, self.t, d)
+        local t = block.scratch.t
+        backward(branch.norm, branch_backward(self, branch, d), t)
+        rows.accumulate(self.kernels, t, d)
     end
 end
 
---- Collective. From dlogits to the gradients of all parameters, summed over the group.
-function Stack:backward()
+-- From dlogits to the gradient of what the last block gave.
+local function predict_backward(self)
     self:backward_depths()
     backward(self.head, self.dlogits, self.dh)
     backward(self.final_norm, self.dh, #self.depths > 0 and self.t or self.d)
     if #self.depths > 0 then rows.accumulate(self.kernels, self.t, self.d) end
-    for i = #self.blocks, 1, -1 do
-        if self.recompute then
-            block_forward(self, self.blocks[i], self.x[i], self.t, "bwd")
-        end
-        block_backward(self, self.blocks[i], self.d)
-    end
-    backward(self.embedding, self.d, nil)
+    self.d_here = crossing.backward(self, self.crossings[#self.blocks + 1], self.d)
+end
+
+-- The rest of a backward pass when all stages are through.
+local function embed_backward(self)
+    self.input_d = self.d_here
+    backward(self.embedding, self.input_d, nil)
     self.parameters:reduce()
+end
+
+--- Collective. Stage s of a backward pass, the last stage first: from the gradient of what it gave
+-- to that of what the stage before gave, and at the first to the gradients of all parameters,
+-- summed over the group.
+function Stack:backward_stage(s)
+    local stage = self.stages[s]
+    if s == #self.stages then predict_backward(self) end
+    for i = stage.first + stage.count, stage.first + 1, -1 do
+        local block = self.blocks[i]
+        if self.recompute then
+            block_forward(self, block, self.x[i], block.scratch.t, "bwd")
+        end
+        block_backward(self, block, self.d_here)
+        self.d_here = crossing.backward(self, self.crossings[i], self.d_here)
+    end
+    if s == 1 then embed_backward(self) end
+end
+
+--- Collective. From dlogits to the gradients of all parameters, summed over the group.
+function Stack:backward()
+    for s = #self.stages, 1, -1 do self:backward_stage(s) end
 end
 
 --- Collective. One step; returns the loss.
@@ -344,13 +448,13 @@ end
 
 --- Turns token tracing on or off for the steps to come.
 function Stack:set_trace(on)
-    check(C.cpl_tensor_mark(self.tokens, self.layouts.live._ptr, self.rank, on))
+    check(C.cpl_tensor_mark(self.tokens, self.entry._ptr, self.rank, on))
     self:mark_depths(on)
 end
 
 --- Distinct routes built at preparation and, where lazy, in the last step.
 function Stack:count_routes()
-    local prepared, in_step = #self.rolled, 0 -- those that bring labels and rolled tokens
+    local prepared, in_step = self.n_token_routes, 0 -- that bring labels and rolled tokens
     for _, place in pairs(self.places) do
         prepared = prepared + tonumber(C.cpl_place_routes_built(place))
     end
@@ -363,13 +467,15 @@ end
 
 -- ---- what parity compares --------------------------------------------------------
 
---- Each layer's output and the logits, as rows of the model's layout.
+--- Each layer's output and the logits, and the layouts whose rows they are: the home of the layer,
+-- or where the residual stream went from there if it went in place.
 function Stack:outputs()
     local list = {}
     for i, block in ipairs(self.blocks) do
-        list[i] = { name = block.name, tensor = self.x[i + 1] }
+        list[i] = { name = block.name, tensor = self.out[i],
+            layout = crossing.kept_in(self.crossings[i + 1], block.live) }
     end
-    list[#list + 1] = { name = "logits", tensor = self.logits }
+    list[#list + 1] = { name = "logits", tensor = self.logits, layout = self.exit }
     return self:add_depth_outputs(list)
 end
 
@@ -382,9 +488,10 @@ function Stack:gradients()
     return list
 end
 
---- The gradient of the embedding's output, as rows of the model's layout.
+--- The gradient of the embedding's output, as rows of the entry layout; and of depths.
 function Stack:input_gradients()
-    return self:add_depth_input_gradients { { name = "embedding (output)", tensor = self.d } }
+    return self:add_depth_input_gradients { { name = "embedding (output)",
+        tensor = self.input_d, layout = self.entry } }
 end
 
 require "cplab.faults"(Stack)

@@ -33,11 +33,13 @@ function M.stream_at(lab, step)
 end
 
 --- Collective. A stack for a stream, with the parameters of the one before.
--- @tparam ?table old the stack before; returned where it has the same stream and recomputation
+-- @tparam ?table old the stack before; returned where it has the same stream, recomputation and
+-- stages
 -- @tparam table stream
 -- @tparam table fields what cplab.stack.new takes beside the stream
 function M.stack_for(old, stream, fields)
-    if old and old.stream == stream and old.recompute == fields.recompute then
+    if old and old.stream == stream and old.recompute == fields.recompute
+        and old.cut == fields.stages then
         return old
     end
     local t = { stream = stream }
@@ -56,7 +58,7 @@ function M.stack_at(lab, step)
     lab.stream = M.stream_at(lab, step)
     lab.stack = M.stack_for(lab.stack, lab.stream, {
         model = lab.model, comm = lab.comm, cp = lab.cp, tp = lab.tp, faults = lab.options.faults,
-        recompute = lab.recompute,
+        recompute = lab.recompute, stages = lab.stages,
     })
     return lab.stack
 end

@@ -34,9 +34,11 @@ function M.axes(sweep)
     return axes
 end
 
---- A value of an axis as a user reads and types it; a policy of three layouts is joined by "/".
+--- A value of an axis as a user reads and types it; a policy of three layouts is joined by "/", an
+-- assignment of layers goes by its name.
 function M.label(value)
     if type(value) ~= "table" then return tostring(value) end
+    if value.layers then return value.name or "assignment" end
     local parts = {}
     for i, part in ipairs(value) do parts[i] = tostring(part) end
     return table.concat(parts, "/")

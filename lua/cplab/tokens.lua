@@ -42,15 +42,20 @@ function M.n_labels(stream)
     return n
 end
 
--- The shift view fills with 0 where there is no such token; tokens travel as token + 1, so that 0
--- is no token and becomes -1.
-local function rolled(stack, tokens, layout, k)
+-- The tokens in a layout, or as a view of it shows them.
+local function moved(stack, tokens, layout, the_route)
     local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 1, C.cpl_plan_create,
-        route(layout, view.shift(layout, k))._ptr, stack.comm, C.CPL_I32, 1, nil)
+        the_route._ptr, stack.comm, C.CPL_I32, 1, nil)
     local result = rows.new(stack.comm, "i32", layout:n_local(stack.rank), 1)
     clib.check(C.cpl_plan_start(plan, tokens, result))
     clib.check(C.cpl_plan_finish(plan))
     return result
+end
+
+-- The shift view fills with 0 where there is no such token; tokens travel as token + 1, so that 0
+-- is no token and becomes -1.
+local function rolled(stack, tokens, layout, k)
+    return moved(stack, tokens, layout, route(layout, view.shift(layout, k)))
 end
 
 local function add(tensor, n, delta)
@@ -60,17 +65,21 @@ local function add(tensor, n, delta)
     end
 end
 
---- Collective. The tokens of the rank's slots, and the same rolled by 1 to n: in each slot the real
--- token k positions later in the same sequence, or -1. Rolled by one they are the labels. Each is
--- one exchange from the tokens themselves, never a roll of a roll. All I32.
+--- Collective. The tokens of the rank's slots in the entry layout, and the same rolled by 1 to n
+-- in the exit layout: in each slot the real token k positions later in the same sequence, or -1.
+-- Rolled by one they are the labels. Each is one exchange from the tokens themselves, never a roll
+-- of a roll. Where entry and exit differ the tokens go there first, as a batch does at the boundary
+-- to what follows the last layer. All I32.
 -- @tparam table stack
 -- @tparam ?number n how many rolls; 1
--- @tparam ?table layout whose sequences end the rolls; default: where the model lives
+-- @tparam ?table from the stack's entry layout, with sequences that end the rolls; default: it
+-- @tparam ?table to likewise its exit layout
 -- @treturn cdata tokens
 -- @treturn table rolled by k
-function M.place(stack, n, layout)
-    local live = stack.layouts.live
-    layout = layout or live
+-- @treturn number how many routes that took
+function M.place(stack, n, from, to)
+    local live = stack.entry
+    from, to = from or live, to or stack.exit
     local n_rows = live:n_local(stack.rank)
     local token_at = reader(live:stream(), stack.model.vocab)
     local tokens, list = rows.new(stack.comm, "i32", n_rows, 1), {}
@@ -78,14 +87,16 @@ function M.place(stack, n, layout)
     for slot, position in ipairs(live:positions(stack.rank)) do
         data[slot - 1] = token_at(position) + 1
     end
-    clib.check(C.cpl_tensor_mark(tokens, layout._ptr, stack.rank, false))
+    clib.check(C.cpl_tensor_mark(tokens, from._ptr, stack.rank, false))
+    local is_there = from:equals(to)
+    local there = is_there and tokens or moved(stack, tokens, to, route(from, to))
     for k = 1, n or 1 do
-        list[k] = rolled(stack, tokens, layout, k)
+        list[k] = rolled(stack, there, to, k)
     end
-    for k = 1, #list do add(list[k], n_rows, -1) end
+    for k = 1, #list do add(list[k], to:n_local(stack.rank), -1) end
     add(tokens, n_rows, -1)
     clib.check(C.cpl_tensor_mark(tokens, live._ptr, stack.rank, stack.trace))
-    return tokens, list
+    return tokens, list, #list + (is_there and 0 or 1)
 end
 
 return M

@@ -176,9 +176,11 @@ describe("overlap", function()
     it("is that of routes for all kinds", function()
         each_layout(function(name, l)
             local c = layout.contiguous(l:stream(), { cp = l:cp() })
-            local counts = counts_of(l)
-            local got, stats = counts:overlap("it", "contiguous"), cplab.route(l, c):stats()
-            local moved = 0
+            local r = cplab.route(l, c)
+            local got, stats = counts_of(l):overlap("it", "contiguous"), r:stats()
+            local moved, most = 0, 0
+            for rank = 0, l:cp() - 1 do most = math.max(most, #r:sends(rank)) end
+            assert.equal(most, got.segments, name)
             for i = 0, l:cp() - 1 do
                 for j = 0, l:cp() - 1 do
                     moved = moved + (i ~= j and tonumber(got.rows[i * l:cp() + j]) or 0)

@@ -1,6 +1,7 @@
 -- The model of costs: counts against numbers by hand, published ones, and what really ran; and how
 -- counts become seconds.
 local cplab = require "cplab"
+local exchange = require "cplab.cost.exchange"
 local gqa_modes = require "spec.support.gqa_modes"
 local labs = require "spec.support.labs"
 local ranks = require "spec.support.ranks"
@@ -286,6 +287,35 @@ describe("seconds of the model of costs", function()
         assert.near(2080 / 4 * pair, attention "zigzag", 1e-6)
         local _, detail = prices:mixer(2, "contiguous", "gather")
         assert.near((2080 - 1176) / (2080 / 4), detail.imbalance, 1e-12)
+    end)
+
+    it("are those of a rank's busier direction", function()
+        local cluster = cluster_of { links = { inside = { beta = 1 } } }
+        local load, nodes = exchange.load(3), { [0] = 0, 0, 0 }
+        exchange.send(load, nodes, 0, 1, 5)
+        exchange.send(load, nodes, 2, 1, 7)
+        exchange.send(load, nodes, 1, 1, 100) -- stays
+        assert.near(24, exchange.price(cluster, load, 2).seconds, 1e-9)
+    end)
+
+    it("know a swap from rows that only go one way, or to a third", function()
+        local function swaps(rows)
+            rows[0] = table.remove(rows, 1)
+            return exchange.swaps { rows = rows, n_from = 3, n_to = 3 }
+        end
+        assert.is_true(swaps { 4, 2, 0, 2, 4, 0, 0, 0, 6 })
+        assert.is_false(swaps { 4, 2, 0, 1, 4, 0, 0, 0, 6 })
+        assert.is_false(swaps { 4, 2, 2, 2, 4, 0, 2, 0, 6 })
+    end)
+
+    it("of attention backward are of five products where forward has two", function()
+        local prices = prices_of { cp = 1, stream = { lengths = { 64 } },
+            cluster = cluster_of { efficiency = { attention_forward = { max = 1e-300 },
+                attention_backward = { max = 1e-300 } } } }
+        local _, detail = prices:mixer(2, "contiguous")
+        local forward, backward = unpack(detail.passes)
+        assert.near(4 * 8 * 16 * 2080, forward.compute, 1e-6)
+        assert.near(10 * 8 * 16 * 2080, backward.compute, 1e-6)
     end)
 
     it("wait in a ring at every step, in a gather once", function()

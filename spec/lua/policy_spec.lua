@@ -1,3 +1,4 @@
+local assignment = require "cplab.assignment"
 local layout = require "cplab.layout"
 local policy = require "cplab.policy"
 local schedule = require "cplab.schedule"
@@ -5,8 +6,22 @@ local stream = require "cplab.stream"
 
 local function mlp() return "mlp" end
 
+local function steps_of(name, of, cp)
+    return assignment.steps(assignment.from_policy(policy.resolve(name), of.layers), cp, mlp)
+end
+
 local function steps(name, pattern, cp)
-    return policy.steps(policy.resolve(name), schedule.pattern(pattern, #pattern), cp, mlp)
+    return steps_of(name, schedule.pattern(pattern, #pattern), cp)
+end
+
+-- The layouts of a policy on a stream, for a layer of each kind.
+local function layouts_of(name, s, balance)
+    local of = policy.resolve(name)
+    local layouts = assignment.layouts(assignment.from_policy(of,
+        schedule.pattern("G*", 2):with_modes({ gqa = "p2p", gdn = "chunkwise" }).layers), s,
+        { cp = 2 }, balance)
+    return { live = layouts.live[of.live], gqa = layouts.shard[of.gqa],
+        gdn = layouts.shard[of.gdn] }
 end
 
 local function words(list)
@@ -47,7 +62,7 @@ describe("policy", function()
         }
         for name, counts in pairs(expected) do
             for i, ratio in ipairs { "1:1", "1:3", "1:7" } do
-                local list = policy.steps(policy.resolve(name), schedule.ratio(ratio, 8), 2, mlp)
+                local list = steps_of(name, schedule.ratio(ratio, 8), 2)
                 local _, n = words(list):gsub(">", "")
                 assert.equal(counts[i], n)
             end
@@ -56,30 +71,30 @@ describe("policy", function()
 
     it("shares one layout between equal names", function()
         local s = stream.thd { lengths = { 8, 16 } }
-        local layouts = policy.layouts(policy.resolve "zigzag", s, { cp = 2 })
+        local layouts = layouts_of("zigzag", s)
         assert.equal(layouts.live, layouts.gqa)
         assert.not_equal(layouts.live, layouts.gdn)
     end)
 
     it("balances near to where the model lives, in blocks that divide", function()
         local s = stream.thd { lengths = { 96, 8, 24 } }
-        local layouts = policy.layouts(policy.resolve "balanced", s, { cp = 2 })
+        local layouts = layouts_of("balanced", s)
         assert.equal(layouts.live, layouts.gdn)
         assert.equal("balanced", layouts.gqa.kind)
         assert.is_true(layouts.gqa:equals(layout.balanced(s, { cp = 2, block = 8 })))
-        local loose = policy.layouts(policy.resolve "balanced", s, { cp = 2 }, { tolerance = 1 })
+        local loose = layouts_of("balanced", s, { tolerance = 1 })
         assert.is_true(loose.gqa:equals(layouts.live))
-        layouts = policy.layouts(policy.resolve { "zigzag", "balanced", "balanced" }, s, { cp = 2 })
+        layouts = layouts_of({ "zigzag", "balanced", "balanced" }, s)
         assert.is_true(layouts.gqa:equals(layouts.live)) -- zigzag is as balanced as can be
         assert.equal(layouts.gqa, layouts.gdn)
-        layouts = policy.layouts(policy.resolve { "balanced", "balanced", "zigzag" }, s, { cp = 2 })
+        layouts = layouts_of({ "balanced", "balanced", "zigzag" }, s)
         assert.is_true(layouts.live:equals(layout.balanced(s, { cp = 2, block = 8 })))
     end)
 
     it("refuses a block that does not divide", function()
         local s = stream.thd { lengths = { 96, 8, 24 } }
         assert.has_error(function()
-            policy.layouts(policy.resolve "balanced", s, { cp = 2 }, { block = 16 })
+            layouts_of("balanced", s, { block = 16 })
         end, "layout.balanced: sequence 1 has 8 tokens, not a multiple of block = 16")
     end)
 
@@ -90,6 +105,6 @@ describe("policy", function()
             'policy: unknown layout "spiral"; there are contiguous, zigzag, mirror, '
                 .. "balanced, snake, striped")
         assert.has_error(function() policy.resolve { "zigzag" } end,
-            "policy: expected a name or three layouts { model, gqa, gdn }")
+            "policy: expected a name, three layouts { model, gqa, gdn } or an assignment")
     end)
 end)

@@ -109,6 +109,12 @@ describe("sweep.only", function()
         assert.equal(3, #sweep.only(cases, axes, { "policy=zigzag/mirror/contiguous" }))
     end)
 
+    it("knows an assignment of layers by its name", function()
+        local layers = { { live = "zigzag" } }
+        assert.equal("mixed", sweep.label { name = "mixed", layers = layers })
+        assert.equal("assignment", sweep.label { layers = layers })
+    end)
+
     it("refuses a value that the axis does not have", function()
         assert.same({ nil, "--only cp=3: the sweep has no cp 3 (it has 1, 2, 4)" },
             { sweep.only(cases, axes, { "cp=3" }) })

@@ -144,7 +144,7 @@ local function place(fields, layout_name, cp, n)
             or cplab.stream.thd(p.fields)
         local layout = cplab.layout[p.layout](stream, { cp = comm:size() })
         local here, rolled = require("cplab.tokens").place({
-            stream = stream, layouts = { live = layout }, rank = comm:rank(), comm = comm._ptr,
+            stream = stream, entry = layout, exit = layout, rank = comm:rank(), comm = comm._ptr,
             model = { vocab = 1000 }, trace = false,
         }, p.n)
         local rows = {}

@@ -13,7 +13,7 @@ local function place(layout_name, cp, given)
         local stream = cplab.stream.thd { lengths = p.lengths, real = p.real, tokens = p.given }
         local layout = cplab.layout[p.layout](stream, { cp = comm:size() })
         local here, rolled = require("cplab.tokens").place {
-            stream = stream, layouts = { live = layout }, rank = comm:rank(), comm = comm._ptr,
+            stream = stream, entry = layout, exit = layout, rank = comm:rank(), comm = comm._ptr,
             model = { vocab = 50 }, trace = false,
         }
         local list = {}

@@ -4,7 +4,8 @@
 -- fields }, cp, tp (1), options of the lab, and calls { { method, argument, ... }, ... } on it. The
 -- call "convert_and_gather" moves rows that hold their own position and brings them back together,
 -- "convert_and_gather_batch" those of a batch of columns; "gather_columns_as_positions" takes rows
--- that do not fit; "gradients" runs a step, "step_by_rank" another one on each rank.
+-- that do not fit; "token_losses" runs a step and gathers the loss of each token; "gradients" runs
+-- a step, "step_by_rank" another one on each rank.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -82,6 +83,18 @@ function own.gradients(lab)
         lists[#lists + 1] = list
     end
     return lists
+end
+
+-- After a step: the loss of each token in global order, the mean, and this rank's rows.
+function own.token_losses(lab)
+    local m = lab:step {}
+    local losses, layout = lab:token_losses()
+    return { losses = lab:gather(losses, layout):totable(), loss = m.loss, mine = losses:totable(),
+        positions = layout:positions(lab.rank) }
+end
+
+function own.token_losses_before_a_step(lab)
+    return lab:token_losses()
 end
 
 function own.gather_columns_as_positions(lab)

@@ -25,8 +25,8 @@ local ROW = { "preset", "scale", "layers", "hidden", "vocab", "heads", "kv_heads
 local function try(case)
     options.try(function()
         local model = step_model.model(case)
-        policies.layouts(model.policy, step_model.stream(case), { cp = case.cp, tp = 1 },
-            model.balance)
+        local stream, group = step_model.stream(case), { cp = case.cp, tp = 1 }
+        model:layouts(model:assignment(stream, group), stream, group)
     end)
 end
 
