@@ -3,7 +3,7 @@
 --
 -- A claim holds *numbers*, each { what it is, published } with the published value as a text, so
 -- that its digits are known: a number is reproduced if it is within half a unit of the last digit.
--- "> 1" and "< 1" claim a side. The numbers of cplab come from counted steps (cplab.policy),
+-- "> 1" and "< 1" claim a side. The numbers of cplab come from counted steps (cplab.assignment),
 -- layouts, routes and presets; `given` holds what the source says of its set-up and nothing that
 -- is a result. A claim without `compute` is listed with the reason why it is open.
 --
@@ -12,6 +12,7 @@
 -- SandAI-org/MagiAttention, redai-studio/Relax, pytorch/pytorch, sgl-project/sglang,
 -- AI-Hypercomputer/maxtext.
 -- @module cplab.claims
+local assignments = require "cplab.assignment"
 local gdn_core = require "cplab.bench.gdn_core"
 local layouts = require "cplab.layout"
 local models = require "cplab.model"
@@ -29,10 +30,11 @@ local MIB = 2 ^ 20
 
 -- Conversions of a forward pass over one period of 1:k.
 local function conversions(policy, k, cp)
-    local n = 0
-    local steps = policies.steps(policies.resolve(policy), schedules.ratio("1:" .. k, k + 1), cp,
-        function() return "mlp" end)
-    for _, step in ipairs(steps) do n = n + (step.op == "convert" and 1 or 0) end
+    local layers = schedules.ratio("1:" .. k, k + 1).layers
+    local assignment, n = assignments.from_policy(policies.resolve(policy), layers), 0
+    for _, step in ipairs(assignments.steps(assignment, cp, function() return "mlp" end)) do
+        n = n + (step.op == "convert" and 1 or 0)
+    end
     return n
 end
 

@@ -147,8 +147,16 @@ local function add_reduction(env, pass, n)
     add_exchange(pass, x, cluster.overlap.gradients)
 end
 
+-- All gradients once, at the speed of memory: they are zeroed before the forward pass, and their
+-- norm is taken behind the backward one.
+local function add_sweep(env, pass)
+    pass:work_of_all(env.cluster:move(env.n_parameters * env.gradient_bytes, 1))
+    pass:launch(1)
+end
+
 --- The passes of the ends: the embedding at the entry; final norm, head and loss at the exit, and
--- those of MTP depths, with the two projections that each begins with; the sum of all gradients.
+-- those of MTP depths, with the two projections that each begins with; all gradients zeroed, summed
+-- and measured.
 function M.ends(env, counts, entry, exit)
     local forward, backward = env:pass(), env:pass()
     local H, V = env.model.hidden, env.model.vocab
@@ -166,6 +174,8 @@ function M.ends(env, counts, entry, exit)
     add_rows(env, backward, counts:rows(entry), env.tp, embedding)
     backward:sync()
     env.n_parameters = env.n_parameters or n_parameters(env.model)
+    add_sweep(env, forward)
+    add_sweep(env, backward)
     add_reduction(env, backward, env.n_parameters)
     return forward, backward
 end

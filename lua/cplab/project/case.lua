@@ -3,7 +3,6 @@
 local args = require "cplab.check_args"
 local costs = require "cplab.cost"
 local models = require "cplab.model"
-local policies = require "cplab.policy"
 local streams = require "cplab.stream"
 
 local M = {}
@@ -78,25 +77,6 @@ local function stream_of(script, case, size)
     return scaled(stream, size.value, case.multiple)
 end
 
--- A fixed policy as an assignment: every layer lives where the model does.
-local function fixed(model)
-    local policy, layers = model.policy, {}
-    for i, layer in ipairs(model:layers()) do
-        layers[i] = { live = policy.live, mixer = policy[policies.where(layer)],
-            cp_mode = layer.cp_mode }
-    end
-    return { name = policy.name, entry = policy.live, exit = policy.live, layers = layers }
-end
-
---- The assignment of a model's policy on a stream.
--- @tparam table model
--- @tparam table stream
--- @tparam table group { cp =, tp = }
-function M.assignment(model, stream, group)
-    if model.assignment then return model:assignment(stream, group) end
-    return fixed(model)
-end
-
 -- ---- a row ------------------------------------------------------------------------
 
 -- Rows and products are of two bytes on clusters whose ranks have processors of their own; on
@@ -143,7 +123,7 @@ local function project(job, row, case, size)
     local model = call(job.script, "model", models.is, case)
     local stream = stream_of(job.script, case, size)
     row.tokens, row.dtype = stream:n_positions() * stream:batch(), dtype_of(job, model)
-    local assignment = M.assignment(model, stream, { cp = case.cp, tp = case.tp })
+    local assignment = model:assignment(stream, { cp = case.cp, tp = case.tp })
     row.policy = assignment.name
     local step = (job.prices or prices_of)(job, model, stream, case):step(assignment)
     add_step(row, step)

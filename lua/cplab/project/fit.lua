@@ -13,11 +13,11 @@ local M = {}
 local MAX_RANKS = 1024 -- of one machine: all of them reach each other alike
 local DEADLINE = 60
 
---- What is measured: rows are `width` numbers of f32; `gemm` rows and columns of products;
+--- What is measured: rows are `width` numbers of f32; `gemm` rows of products;
 -- `attention` and `delta` tokens of the kernels with the heads of `gqa` and `gdn`; `memory`,
 -- `pointwise` and `exchange` rows a rank; `routes` sequences.
 M.sizes = {
-    width = 256, gemm = { f32 = { 96, 192, 384, 768 }, f64 = { 128, 384 } },
+    width = 256, gemm = { f32 = { 96, 384, 1024 }, f64 = { 384 } },
     gqa = { heads = 4, kv_heads = 2, head_dim = 64, window = 0 }, attention = { 128, 384, 1024 },
     gdn = { key_heads = 2, value_heads = 4, key_dim = 64, value_dim = 64, chunk = 64 },
     delta = { 128, 384, 1024 }, memory = { 128, 512, 2048 }, pointwise = { 64, 256, 1024 },
@@ -123,7 +123,7 @@ local ENTRIES = {
     { "flops.bf16", "FLOP/s", "as f32, in which this build computes", is_set = true },
     { "flops.f32", "FLOP/s", "fastest product of matrices" },
     { "flops.f64", "FLOP/s", "fastest product of matrices" },
-    { "efficiency.gemm.max", nil, "slope over square products of f32" },
+    { "efficiency.gemm.max", nil, "slope over rows of projections of f32" },
     { "efficiency.gemm.half", "FLOP", "what is fixed in one of them" },
     { "efficiency.attention_forward.max", nil, "slope over tokens" },
     { "efficiency.attention_forward.half", "FLOP", "what is fixed in a call" },

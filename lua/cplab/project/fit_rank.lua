@@ -7,16 +7,15 @@
 -- @module cplab.project.fit_rank
 local buffer = require "string.buffer"
 
-local arrays = require "cplab.bench.arrays"
 local clib = require "clib"
 local comms = require "cplab.comm"
 local cores = require "cplab.bench.core"
 local gdn_core = require "cplab.bench.gdn_core"
-local gemm = require "cplab.bench.gemm"
 local gqa_core = require "cplab.bench.gqa_core"
 local layouts = require "cplab.layout"
 local pointwise = require "cplab.project.pointwise"
 local prices = require "cplab.cost.sizes"
+local products = require "cplab.project.products"
 local routes = require "cplab.route"
 local rows = require "cplab.rows"
 local statistics = require "cplab.bench.statistics"
@@ -35,11 +34,15 @@ local function add(parts, kind, x, call)
 end
 
 -- The order is fixed: ranks measure the same part at a time.
-local function add_gemm(parts, sizes)
+local function add_products(parts, sizes)
+    local width = sizes.width
     for _, dtype in ipairs { "f32", "f64" } do
         for _, n in ipairs(sizes.gemm[dtype]) do
-            local product = gemm.new(n, dtype)
-            add(parts, "gemm_" .. dtype, product.flops, product.run)
+            for _, out in ipairs { width, 3 * width } do
+                local call, flop = products.new(dtype, n, width, out)
+                add(parts, "gemm_" .. dtype, flop, call)
+                parts[#parts].per_call = 3
+            end
         end
     end
 end
@@ -75,23 +78,32 @@ end
 local function add_memory(parts, sizes)
     local kernels, width = C.cpl_kernels_for("cpu", C.CPL_F32), sizes.width
     for _, n in ipairs(sizes.memory) do
-        local x, y = arrays.new("f32", n, width), arrays.new("f32", n, width)
-        local weight, rstd = arrays.new("f32", 1, width), arrays.new("f32", n, 1)
-        arrays.draw(x, "fit.x", -1, 1)
         local bytes = 4 * n * width
-        add(parts, "memory", 3 * bytes, function() rows.accumulate(kernels, x, y, 1e-3) end)
-        add(parts, "memory", 2 * bytes, function() clib.check(C.cpl_tensor_copy(y, x)) end)
-        local p = ffi.new("cpl_rms_norm", { x = x.data, weight = weight.data, y = y.data,
-            rstd = rstd.data, n_rows = n, width = width, eps = 1e-6 })
-        add(parts, "memory", 2 * bytes, function() kernels.rms_norm(p) end)
-        parts[#parts].kept = { x, y, weight, rstd }
+        local copies, new = products.copies(2 * bytes), products.constant
+        local weight, x, y = new("f32", 1, width), {}, {}
+        for i = 1, copies do x[i], y[i] = new("f32", n, width), new("f32", n, width) end
+        add(parts, "memory", 3 * bytes, products.rotating(copies, function(i)
+            return function() rows.accumulate(kernels, x[i], y[i], 1e-3) end
+        end))
+        add(parts, "memory", 2 * bytes, products.rotating(copies, function(i)
+            return function() clib.check(C.cpl_tensor_copy(y[i], x[i])) end
+        end))
+        add(parts, "memory", 2 * bytes, products.rotating(copies, function(i)
+            local p = ffi.new("cpl_rms_norm", { x = x[i].data, weight = weight.data,
+                y = y[i].data, n_rows = n, width = width, x_stride = width, y_stride = width,
+                eps = 1e-6 })
+            return function() kernels.rms_norm(p) end
+        end))
+        parts[#parts].kept = { weight }
     end
 end
 
 local function add_pointwise(parts, sizes)
     for _, n in ipairs(sizes.pointwise) do
-        local call, bytes = pointwise.new(n, sizes.width)
-        add(parts, "pointwise", bytes, call)
+        local _, bytes = pointwise.new(n, sizes.width)
+        add(parts, "pointwise", bytes, products.rotating(products.copies(bytes), function()
+            return (pointwise.new(n, sizes.width))
+        end))
     end
 end
 
@@ -184,8 +196,8 @@ local function points_of(parts, wall, busy, size)
     for i, part in ipairs(parts) do
         points[i] = {
             kind = part.kind, x = part.x, n_messages = part.n_messages, kept = part.kept_bytes,
-            seconds = median(busy[i]) / size / part.repeats,
-            wall = median(wall[i], 0.25) / part.repeats,
+            seconds = median(busy[i]) / size / part.repeats / (part.per_call or 1),
+            wall = median(wall[i], 0.25) / part.repeats / (part.per_call or 1),
         }
     end
     return points
@@ -195,7 +207,7 @@ end
 local function measure(comm, payload)
     local parts, sizes = {}, payload.sizes
     if payload.kernels then
-        add_gemm(parts, sizes)
+        add_products(parts, sizes)
         add_cores(parts, "attention", gqa_core, sizes.gqa, sizes.attention)
         add_cores(parts, "gdn", gdn_core, sizes.gdn, sizes.delta)
         add_memory(parts, sizes)

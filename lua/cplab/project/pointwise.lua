@@ -12,11 +12,11 @@ local M = {}
 
 local HEAD, CONV, MLP = 64, 4, 3 -- width of a head; of the convolution; of the MLP, in rows
 
--- Keeps what the kernels' parameters point to.
+-- Keeps what the kernels' parameters point to. Inputs, which have names, are not zero.
 local function allocator(kept)
     return function(name, n_rows, width)
         local array = arrays.new("f32", n_rows, width)
-        if name then arrays.draw(array, "fit." .. name, -1, 1) end
+        if name then C.cpl_tensor_fill(array, 0.5) end
         kept[#kept + 1] = array
         return array.data
     end

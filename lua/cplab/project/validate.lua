@@ -6,7 +6,6 @@
 -- threads spent, over the processors that the ranks can use: on an idle machine the two are nearly
 -- the same; where they are not, something else ran.
 -- @module cplab.project.validate
-local cases = require "cplab.project.case"
 local clib = require "clib"
 local costs = require "cplab.cost"
 local files = require "cplab.project.files"
@@ -96,7 +95,7 @@ end
 --- Seconds that a cluster predicts for a case.
 function M.predict(cluster, case)
     local model, stream = steps.model(case), steps.stream(case)
-    local assignment = cases.assignment(model, stream, { cp = case.cp, tp = 1 })
+    local assignment = model:assignment(stream, { cp = case.cp, tp = 1 })
     return costs.new { cluster = cluster, model = model, stream = stream, cp = case.cp }
         :step(assignment).seconds
 end

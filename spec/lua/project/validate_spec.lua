@@ -1,5 +1,4 @@
 -- What a validation says of measured and predicted times; nothing is measured here.
-local cplab = require "cplab"
 local steps = require "cplab.project.steps"
 local validate = require "cplab.project.validate"
 
@@ -57,9 +56,9 @@ describe("held-out steps", function()
         for _, case in ipairs(steps.cases) do
             local model, stream = steps.model(case), steps.stream(case)
             assert.equal(case.tokens, stream:n_positions())
-            local layouts = cplab.policy.layouts(model.policy, stream, { cp = case.cp, tp = 1 },
-                model.balance)
-            assert.equal(case.cp, layouts.gqa:cp())
+            local group = { cp = case.cp, tp = 1 }
+            local assignment = model:assignment(stream, group)
+            assert.truthy(model:layouts(assignment, stream, group))
             for field, set in pairs(seen) do set[case[field]] = true end
         end
         assert.truthy(seen.cp[1] and seen.cp[2] and seen.cp[4])
