@@ -23,9 +23,8 @@ describe("cplab", function()
         local list = command.cplab({ "--help" }).out:match "Commands:\n(.-)\n\n"
         local names = {}
         for line in list:gmatch "[^\n]+" do names[#names + 1] = line:match "^   (%l+)" end
-        assert.same({ "run", "show", "route", "project", "bench", "report", "compare", "doctor", "test",
-            "mpirun" },
-            names)
+        assert.same({ "run", "show", "route", "project", "bench", "report", "compare", "doctor",
+            "test", "mpirun" }, names)
     end)
 
     it("says how values are given and that options repeat", function()
