@@ -19,7 +19,7 @@ local DEADLINE = 60
 M.sizes = {
     width = 256, gemm = { f32 = { 96, 384, 1024 }, f64 = { 384 } },
     gqa = { heads = 4, kv_heads = 2, head_dim = 64, window = 0 }, attention = { 128, 384, 1024 },
-    gdn = { key_heads = 2, value_heads = 4, key_dim = 64, value_dim = 64, chunk = 64 },
+    gdn = { key_heads = 4, value_heads = 8, key_dim = 64, value_dim = 64, chunk = 64 },
     delta = { 128, 384, 1024 }, memory = { 128, 512, 2048 }, pointwise = { 64, 256, 1024 },
     exchange = { 16, 256, 2048 },
     routes = { 16, 256, 4096 },
@@ -184,6 +184,17 @@ local function enter(lines, open, names)
     end
 end
 
+-- One number, on two lines where one is too long.
+local function add_entry(lines, names, value, source, how)
+    local indent = ("    "):rep(#names)
+    local first = ("%s%s = { %.4g, %s"):format(indent, names[#names], value, source)
+    if #first + 1 + #how <= 100 then
+        lines[#lines + 1] = first .. " " .. how
+    else
+        lines[#lines + 1], lines[#lines + 2] = first, indent .. "    " .. how
+    end
+end
+
 --- A cluster file. Equal numbers and machines give equal texts.
 -- @tparam table numbers of `numbers`
 -- @tparam string machine in words
@@ -199,9 +210,9 @@ function M.text(numbers, machine)
         local path, unit, how = unpack(entry, 1, 3)
         local names = words(path)
         enter(lines, open, names)
-        lines[#lines + 1] = ("%s%s = { %.4g, %ssource = %s .. %q },"):format(
-            ("    "):rep(#names), names[#names], at(numbers, path),
-            unit and ("unit = %q, "):format(unit) or "", entry.is_set and "SET" or "BY", how)
+        add_entry(lines, names, at(numbers, path),
+            ("%ssource = %s"):format(unit and ("unit = %q, "):format(unit) or "",
+                entry.is_set and "SET" or "BY"), (".. %q },"):format(how))
     end
     enter(lines, open, { "" })
     lines[#lines + 1] = "}"
@@ -216,6 +227,14 @@ function M.machine()
 end
 
 -- ---- the command ------------------------------------------------------------------------
+
+--- Why nothing can be measured here: under mpirun ranks are processes of a number that is given.
+-- @treturn ?string
+function M.refusal()
+    local transport = environment.transport()
+    if transport == "local" then return nil end
+    return "project: --fit and --validate measure ranks that are threads, not under mpirun"
+end
 
 --- Measures this machine.
 -- @tparam ?table sizes as `M.sizes`
@@ -242,6 +261,8 @@ end
 -- @treturn number exit status
 -- @treturn ?string
 function M.run(arguments)
+    local refusal = M.refusal()
+    if refusal then return 2, refusal end
     local outputs, wrong = files.open { out = arguments.out }
     if not outputs then return 2, wrong end
     local points, problem = M.measure()

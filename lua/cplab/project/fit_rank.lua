@@ -62,15 +62,22 @@ function flops.gdn(case)
     return n * prices.gdn_forward(K, V, c), n * prices.gdn_backward(K, V, c)
 end
 
+-- Few tokens take little memory: more copies go round.
 local function add_cores(parts, op, kind, case, tokens)
     for _, n in ipairs(tokens) do
-        local of_size = { tokens = n, dtype = "f32" }
+        local of_size, copies = { tokens = n, dtype = "f32" }, {}
         for name, value in pairs(case) do of_size[name] = value end
-        local core = cores.new(kind, of_size)
+        for i = 1, math.ceil(tokens[#tokens] / n / 2) do
+            copies[i] = cores.new(kind, of_size)
+            copies[i]:forward() -- backward reads what it leaves
+        end
         local forward, backward = flops[op](of_size)
-        core:forward() -- backward reads what it leaves
-        add(parts, op .. "_forward", forward, function() core:forward() end)
-        add(parts, op .. "_backward", backward, function() core:backward() end)
+        add(parts, op .. "_forward", forward, products.rotating(#copies, function(i)
+            return function() copies[i]:forward() end
+        end))
+        add(parts, op .. "_backward", backward, products.rotating(#copies, function(i)
+            return function() copies[i]:backward() end
+        end))
     end
 end
 
@@ -117,18 +124,21 @@ local function add_exchange(parts, comm, kind, tokens, width)
     local route = routes(from, layouts.create(kind, stream, { cp = cp }))
     local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 1, C.cpl_plan_create, route._ptr,
         comm._ptr, clib.dtypes.f32, width, "auto")
-    local n = from:n_local(rank)
-    local x = rows.new(comm._ptr, "f32", n, width)
-    local y = comm:agree(C.cpl_plan_swaps(plan)) and x or rows.new(comm._ptr, "f32", n, width)
-    local stats = route:stats()
-    add(parts, "exchange", stats.busiest_tokens * width * 4, function()
-        x.layout = 0 -- in place the rows are those of the target; here only their number matters
-        clib.check(C.cpl_plan_start(plan, x, y))
-        clib.check(C.cpl_plan_finish(plan))
+    local n, swaps = from:n_local(rank), comm:agree(C.cpl_plan_swaps(plan))
+    local stats, row_bytes = route:stats(), 4 * width
+    local call = products.rotating(products.copies(2 * n * cp * row_bytes), function()
+        local x = rows.new(comm._ptr, "f32", n, width)
+        local y = swaps and x or rows.new(comm._ptr, "f32", n, width)
+        return function()
+            x.layout = 0 -- in place the rows are the target's; here only their number matters
+            clib.check(C.cpl_plan_start(plan, x, y))
+            clib.check(C.cpl_plan_finish(plan))
+        end
     end)
+    add(parts, "exchange", stats.busiest_tokens * row_bytes, call)
     local part = parts[#parts]
     part.is_exchange, part.n_messages = true, math.ceil(stats.messages / cp)
-    part.kept_bytes = y == x and 0 or (n * cp - stats.moved_tokens) / cp * width * 4
+    part.kept_bytes = swaps and 0 or (n * cp - stats.moved_tokens) / cp * row_bytes
     part.kept = { route, plan }
 end
 

@@ -172,6 +172,8 @@ end
 -- @treturn number exit status: 1 where the aim is missed
 -- @treturn ?string
 function M.run(arguments)
+    local refusal = fit.refusal()
+    if refusal then return 2, refusal end
     local outputs, wrong = files.open { json = arguments.json }
     if not outputs then return 2, wrong end
     local points, measured = M.measure(steps.cases, tell)

@@ -105,6 +105,14 @@ describe("a fit", function()
         assert.equal(38, n)
     end)
 
+    it("has lines of at most 100 characters, whatever the machine is called", function()
+        local text = fit.text(fit.numbers(points(), 2), ("long name "):rep(8))
+        for row in text:gmatch "[^\n]+" do
+            if not row:find "long name" then assert.truthy(#row <= 100, row) end
+        end
+        assert.truthy(fit.cluster(text).memory.bandwidth > 0)
+    end)
+
     it("gives equal texts for equal times", function()
         assert.equal(fit.text(fit.numbers(points(), 2), "m"),
             fit.text(fit.numbers(points(), 2), "m"))
