@@ -14,19 +14,20 @@
 -- @module cplab.cost
 -- @usage local prices = cplab.cost.new { cluster = "h100", model = m, stream = s, cp = 16 }
 --   print(prices:mixer(4, "mirror", "p2p"), prices:convert("contiguous", "mirror"))
+local alike = require "cplab.cost.alike"
 local args = require "cplab.check_args"
 local attention = require "cplab.cost.attention"
 local clib = require "clib"
 local clusters = require "cplab.cluster"
 local counting = require "cplab.cost.counts"
 local gdn = require "cplab.cost.gdn"
-local layers = require "cplab.layers"
 local models = require "cplab.model"
 local passes = require "cplab.cost.pass"
-local policies = require "cplab.policy"
+local named_layouts = require "cplab.named_layouts"
 local projection = require "cplab.cost.projection"
 local rest = require "cplab.cost.rest"
 local schedules = require "cplab.schedule"
+local sizes = require "cplab.cost.sizes"
 local streams = require "cplab.stream"
 
 local Prices = {}
@@ -37,6 +38,7 @@ local M = {}
 local FIELDS = {
     cluster = "any", model = "any", stream = "any", cp = "integer", tp = "integer?",
     backward = "boolean?", dtype = "string?", recompute = "boolean?", layouts = "list?",
+    near = "string?",
 }
 local DTYPES = { "bf16", "f32", "f64" }
 
@@ -45,25 +47,22 @@ M.candidates = { "contiguous", "zigzag", "mirror", "balanced", "balanced@0.1" }
 
 -- ---- making ---------------------------------------------------------------------
 
-local function check_layout_name(who, name, level)
-    local kind, tolerance = counting.split_name(name)
-    args.one_of(who, "layout", kind, policies.layout_names, level + 1)
-    if kind ~= name and not (tolerance and tolerance >= 0 and tolerance < math.huge) then
-        error(("%s: the tolerance of %s must be a number >= 0"):format(who, name), level + 1)
-    end
-end
-
 local function check_fields(t, level)
     args.fields("cost.new", t, FIELDS, level + 1)
-    if not models.is(t.model) then error("cost.new: model must be a cplab.model", level + 1) end
-    if not streams.is(t.stream) then error("cost.new: stream must be a cplab.stream", level + 1) end
+    for name, is in pairs { model = models.is, stream = streams.is } do
+        if not is(t[name]) then
+            error(("cost.new: %s must be a cplab.%s"):format(name, name), level + 1)
+        end
+    end
     args.integer("cost.new", "cp", t.cp, 1, nil, level + 1)
     args.integer("cost.new", "tp", t.tp or 1, 1, nil, level + 1)
     args.one_of("cost.new", "dtype", t.dtype or t.model.dtype, DTYPES, level + 1)
     for _, name in ipairs(t.layouts or {}) do
-        args.value("cost.new", "layouts", name, "string", level + 1)
-        check_layout_name("cost.new", name, level + 1)
+        named_layouts.check("cost.new", name, level + 1)
     end
+    named_layouts.check("cost.new", t.near or "contiguous", level + 1)
+    local reason = sizes.split_refusal(t.model, t.tp or 1)
+    if reason then error("cost.new: " .. reason, level + 1) end
 end
 
 -- Tries to lay the stream out; returns why that cannot be.
@@ -73,35 +72,13 @@ local function refusal_of(counts, name)
 end
 
 local function split_by_refusal(self, names)
-    self.layouts, self.refused = {}, {}
+    self.layouts, self.refused, self.tried = {}, {}, {}
     for _, name in ipairs(names) do
+        name = named_layouts.check("cost.new", name)
         self.refused[name] = refusal_of(self.counts, name)
+        self.tried[name] = true
         if not self.refused[name] then self.layouts[#self.layouts + 1] = name end
     end
-end
-
--- A text that is equal for layers whose prices are.
-local function signature(config)
-    local names, parts = {}, {}
-    for name in pairs(config) do names[#names + 1] = name end
-    table.sort(names)
-    for i, name in ipairs(names) do
-        parts[i] = name ~= "cp_mode" and ("%s=%s"):format(name, tostring(config[name])) or ""
-    end
-    return table.concat(parts, ",")
-end
-
-local function describe_layers(model)
-    local list, alike = {}, {}
-    for i, layer in ipairs(model:layers()) do
-        local config = layers.mixer_config(model, layer.kind, layer)
-        -- The mode is the caller's to choose, so groups of heads are kept for all.
-        config.a2a = layer.a2a or model[layer.kind].a2a
-        local key = layer.kind .. " " .. signature(config)
-        alike[key] = alike[key] or { kind = layer.kind, config = config, key = key }
-        list[i] = { about = alike[key], cp_mode = layer.cp_mode, ffn = model:ffn(i - 1) }
-    end
-    return list
 end
 
 -- What all parts of the model of costs read.
@@ -113,9 +90,7 @@ local function environment(self, cluster)
         gradient_bytes = math.max(bytes, 4), nodes = {}, loads = {},
         node_size = math.max(math.floor(cluster.ranks_per_node / self.tp), 1),
     }
-    for c = 0, self.cp - 1 do
-        env.nodes[c] = math.floor(c * self.tp / cluster.ranks_per_node)
-    end
+    for c = 0, self.cp - 1 do env.nodes[c] = math.floor(c * self.tp / cluster.ranks_per_node) end
     function env.pass() return passes.new(cluster, self.cp) end
     return env
 end
@@ -127,26 +102,26 @@ local function price_on(self, cluster)
 end
 
 local function cluster_of(cluster, level)
-    if clusters.is(cluster) then return cluster end
-    return (clusters.load(cluster, level + 1))
+    return clusters.is(cluster) and cluster or (clusters.load(cluster, level + 1))
 end
 
 --- Prices of a model on a stream and a cluster.
 -- @tparam table t cluster (a name, a path or a cluster), model, stream, cp, tp (1), backward (true:
 -- prices are of forward and backward), dtype (of rows and products: "bf16", "f32", "f64"; the
 -- model's), recompute (false; true: backward begins with the forward again), layouts (names of
--- candidates; by default M.candidates)
+-- candidates; by default M.candidates), near (the layout that balanced ones stay near: contiguous)
 -- @treturn table layouts: names of the candidates that the stream can have, in their order;
--- refused: name -> why not; model, stream, cluster, cp, tp
--- @raise unknown names, and a stream that can have none of the layouts
+-- refused: name -> why not; model, stream, cluster, cp, tp, near
+-- @raise unknown names, a tp that does not divide, a stream that can have none of the layouts
 function M.new(t)
     check_fields(t, 2)
     local self = setmetatable({
         model = t.model, stream = t.stream, cp = t.cp, tp = t.tp or 1,
         backward = t.backward ~= false, dtype = t.dtype or t.model.dtype,
-        recompute = t.recompute or false, list = describe_layers(t.model),
+        recompute = t.recompute or false, list = alike.layers(t.model),
         counts = counting.new { stream = t.stream, cp = t.cp, tp = t.tp or 1,
-            balance = t.model.balance },
+            near = t.near, balance = t.model.balance },
+        near = t.near or "contiguous",
     }, Prices)
     price_on(self, cluster_of(t.cluster, 2))
     local names = t.layouts or M.candidates
@@ -190,10 +165,10 @@ end
 
 -- Why a layout cannot be had; nil if it can. Names beyond the candidates are tried here.
 local function layout_refusal(self, who, name, level)
-    if self.counts.cut[name] then return nil end
-    args.value(who, "layout", name, "string", level + 1)
-    check_layout_name(who, name, level + 1)
-    self.refused[name] = self.refused[name] or refusal_of(self.counts, name)
+    if not self.tried[name] then
+        named_layouts.check(who, name, level + 1)
+        self.refused[name], self.tried[name] = refusal_of(self.counts, name), true
+    end
     return self.refused[name]
 end
 
@@ -265,6 +240,9 @@ end
 
 --- One conversion of hidden states from a layout to another in the forward pass, together with its
 -- adjoint in the backward pass; 0 between equal names and on one CP rank.
+-- With tp > 1 it goes from windows of `from` to whole shards of `to`, less the gather that is
+-- counted with what runs there. A conversion back from a mixer is the adjoint of the one to it;
+-- here it is priced as if the model lived in the mixer's layout, which may differ by a few rows.
 function Prices:convert(from, to)
     need_layout(self, "prices:convert", from, 2)
     need_layout(self, "prices:convert", to, 2)

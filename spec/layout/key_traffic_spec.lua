@@ -30,7 +30,8 @@ end
 -- Counts of one layout that was made elsewhere.
 local function counts_of(l)
     local counts = counting.new { stream = l:stream(), cp = l:cp(), tp = 1 }
-    counts.layouts.it = l
+    local named = counts.over_cp
+    function counts.over_cp(name) return name == "it" and l or named(name) end
     return counts
 end
 

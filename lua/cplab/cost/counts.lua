@@ -5,7 +5,7 @@
 -- stream count once here; who prices multiplies.
 -- @classmod cplab.cost.counts
 local clib = require "clib"
-local layouts = require "cplab.layout"
+local named_layouts = require "cplab.named_layouts"
 local C, ffi = clib.C, clib.ffi
 
 local Counts = {}
@@ -13,78 +13,15 @@ Counts.__index = Counts
 
 local M = {}
 
--- The largest power of two up to 64 that divides every sequence.
-local function fitting_block(stream)
-    local block = 64
-    for i = 0, stream:n_sequences() - 1 do
-        while stream:sequence(i).padded % block ~= 0 do block = block / 2 end
-    end
-    return block
-end
-
-local function balanced_options(self, tolerance)
-    local options = { cp = self.cp, near = self:layout "contiguous" }
-    for name, value in pairs(self.balance) do options[name] = value end
-    options.tolerance = tolerance or options.tolerance
-    self.block = self.block or fitting_block(self.stream)
-    options.block = options.block or self.block
-    return options
-end
-
---- Splits a layout's name: "balanced@0.1" is balanced with tolerance 0.1.
--- @treturn string kind
--- @treturn ?number tolerance
-function M.split_name(name)
-    local kind, tolerance = name:match "^(balanced)@(.+)$"
-    if not kind then return name end
-    return kind, tonumber(tolerance)
-end
-
---- A layout over the CP ranks alone. Balanced ones stay near contiguous.
+--- A layout over the CP ranks alone.
 -- @raise what the stream cannot have
 function Counts:layout(name)
-    local made = self.layouts[name]
-    if not made then
-        local kind, tolerance = M.split_name(name)
-        local options = kind == "balanced" and balanced_options(self, tolerance)
-            or { cp = self.cp }
-        made = layouts.create(kind, self.stream, options, 2)
-        self.layouts[name] = made
-    end
-    return made
+    return self.over_cp(name)
 end
 
--- The same over cp * tp ranks: the windows in which the residual stream lives. What has no closed
--- form is cut by hand.
-local function windows(self, name)
-    local whole = self:layout(name)
-    if self.tp == 1 then return whole end
-    local ranks = {}
-    for rank = 0, self.cp - 1 do
-        local n = whole:n_local(rank)
-        if n % self.tp ~= 0 then
-            error(("layout %s: rank %d has %d rows, not a multiple of tp = %d"):format(name, rank,
-                n, self.tp), 0)
-        end
-        local size, at = n / self.tp, 0
-        for _ = 1, self.tp do ranks[#ranks + 1] = {} end
-        for _, run in ipairs(whole:runs(rank)) do
-            local start, length = run[1], run[2]
-            while length > 0 do
-                local window = math.floor(at / size)
-                local step = math.min(length, (window + 1) * size - at)
-                local runs = ranks[rank * self.tp + window + 1]
-                runs[#runs + 1] = { start, step }
-                start, length, at = start + step, length - step, at + step
-            end
-        end
-    end
-    return layouts.custom(self.stream, { cp = self.cp, tp = self.tp, ranks = ranks })
-end
-
+--- The same over cp * tp ranks: the windows in which the residual stream lives.
 function Counts:windows(name)
-    self.cut[name] = self.cut[name] or windows(self, name)
-    return self.cut[name]
+    return self.over_all(name)
 end
 
 local function array(n)
@@ -200,11 +137,15 @@ function Counts:whole(chunk)
 end
 
 --- Counts of a stream over cp * tp ranks.
--- @tparam table t stream, cp, tp, balance (options of balanced layouts)
+-- @tparam table t stream, cp, tp, near (the layout that balanced ones stay near: contiguous),
+-- balance (their options)
 function M.new(t)
+    local over_cp = named_layouts.maker(t.stream, { cp = t.cp, tp = 1 }, t.near,
+        t.balance)
     return setmetatable({
-        stream = t.stream, cp = t.cp, tp = t.tp, balance = t.balance or {},
-        layouts = {}, cut = {}, known = {},
+        stream = t.stream, cp = t.cp, tp = t.tp, known = {}, over_cp = over_cp,
+        over_all = t.tp == 1 and over_cp
+            or named_layouts.maker(t.stream, { cp = t.cp, tp = t.tp }, t.near, t.balance),
     }, Counts)
 end
 

@@ -4,7 +4,8 @@ local args = require "cplab.check_args"
 
 local M = {}
 
-local ASSIGNMENT = { name = "string?", entry = "string", exit = "string", layers = "list" }
+local ASSIGNMENT = { name = "string?", entry = "string", exit = "string", near = "string?",
+    layers = "list" }
 local LAYER = { live = "string", mixer = "string", cp_mode = "string?" }
 
 -- ---- items ----------------------------------------------------------------------
@@ -18,11 +19,18 @@ local function check(prices, assignment, level)
         error(("prices:step: the assignment has %d layers, the model %d"):format(
             #assignment.layers, #prices.list), level + 1)
     end
+    local near = assignment.near or prices.near
+    local uses_balanced = (assignment.entry .. assignment.exit):find "balanced" ~= nil
     for i, layer in ipairs(assignment.layers) do
         for name, wanted in pairs(LAYER) do
             args.value("prices:step", ("layers[%d].%s"):format(i, name), layer[name], wanted,
                 level + 1)
         end
+        uses_balanced = uses_balanced or (layer.live .. layer.mixer):find "balanced" ~= nil
+    end
+    if uses_balanced and near ~= prices.near then
+        error(("prices:step: balanced layouts stay near %s in the assignment, near %s in the prices"
+            ):format(near, prices.near), level + 1)
     end
 end
 
