@@ -6,8 +6,8 @@
 -- @module cplab.project.curves
 local M = {}
 
--- Times that differ by less are the same: the policies do the same there.
-local SAME = 1e-6
+-- Times that differ by less than a thousandth are the same: no model of costs tells them apart.
+local SAME = 1e-3
 
 local SUFFIX = { [""] = 1, k = 2 ^ 10, m = 2 ^ 20 }
 local MAX_POINTS = 64
