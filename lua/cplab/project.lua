@@ -132,9 +132,14 @@ end
 
 -- ---- curves -----------------------------------------------------------------------------
 
--- Names a curve's group: all axes but the policy and what is swept.
+-- The axis whose values have a curve each.
+local function compared(job)
+    return job.chosen.sweep.policy and "policy" or job.chosen.sweep.layout and "layout"
+end
+
+-- Names a curve's group: all axes but the one that is compared and what is swept.
 local function group_of(job, case, axis)
-    local left_out, words = { policy = true, [axis] = true }, {}
+    local left_out, words = { [compared(job) or axis] = true, [axis] = true }, {}
     if axis == "nodes" then left_out.cp = true end
     for _, name in ipairs(job.chosen.axes) do
         if not left_out[name] then words[#words + 1] = name .. "=" .. sweep.label(case[name]) end
@@ -142,8 +147,8 @@ local function group_of(job, case, axis)
     return table.concat(words, " ")
 end
 
--- Groups of cases: name, policies in order, and a case of each. Cases that differ in what is swept
--- alone are one.
+-- Groups of cases: name, policies (or layouts) in order, and a case of each. Cases that differ in
+-- what is swept alone are one.
 local function groups_of(job, axis)
     local groups, by_name = {}, {}
     for _, case in ipairs(job.chosen.cases) do
@@ -154,7 +159,7 @@ local function groups_of(job, axis)
                 group = { name = name, policies = {}, cases = {}, points = {} }
                 groups[#groups + 1], by_name[name] = group, group
             end
-            local policy = sweep.label(case.policy or "the model's")
+            local policy = sweep.label(case[compared(job)] or "the model's")
             if not group.cases[policy] then
                 group.policies[#group.policies + 1], group.cases[policy] = policy, case
             end

@@ -119,13 +119,20 @@ local function too_large(job, case)
         job.nodes == 1 and "" or "s", job.cluster.name, most)
 end
 
+-- "auto" is planned by the prices of this cluster, not by those of the model's own.
+local function assignment_of(model, stream, case, prices)
+    if model.policy.is_auto then return require("cplab.planner").plan(prices, {}).assignment end
+    return model:assignment(stream, { cp = case.cp, tp = case.tp })
+end
+
 local function project(job, row, case, size)
     local model = call(job.script, "model", models.is, case)
     local stream = stream_of(job.script, case, size)
     row.tokens, row.dtype = stream:n_positions() * stream:batch(), dtype_of(job, model)
-    local assignment = model:assignment(stream, { cp = case.cp, tp = case.tp })
+    local prices = (job.prices or prices_of)(job, model, stream, case)
+    local assignment = assignment_of(model, stream, case, prices)
     row.policy = assignment.name
-    local step = (job.prices or prices_of)(job, model, stream, case):step(assignment)
+    local step = prices:step(assignment)
     add_step(row, step)
     row.status = "projected"
     return step

@@ -66,6 +66,21 @@ describe("a projected case", function()
         assert.same({ "contiguous", "contiguous", "mirror" }, mixers)
     end)
 
+    it("is planned by the prices of the cluster where the policy is auto", function()
+        local planner, planned = package.loaded["cplab.planner"], nil
+        package.loaded["cplab.planner"] = { plan = function(prices)
+            planned = prices
+            return { assignment = { name = "auto" } }
+        end }
+        local j = job()
+        local ok, row = pcall(cases.row, j, { policy = "auto", cp = 4, tp = 1, multiple = 8 })
+        package.loaded["cplab.planner"] = planner
+        assert.truthy(ok, row)
+        assert.same({ "projected", "auto" }, { row.status, row.policy })
+        assert.equal("auto", j.assignment.name)
+        assert.is_function(planned.step)
+    end)
+
     it("computes in the dtype asked for, or where ranks share cores in the model's", function()
         assert.equal("f64", cases.row(job { dtype = "f64" }, CASE).dtype)
         assert.equal("f32", cases.row(job { cluster = H100:with { cores = 2 } }, CASE).dtype)
