@@ -72,11 +72,15 @@ describe("a projected case", function()
             planned = prices
             return { assignment = { name = "auto" } }
         end }
-        local j = job()
-        local ok, row = pcall(cases.row, j, { policy = "auto", cp = 4, tp = 1, multiple = 8 })
+        local j = job({}, script { model = function(case)
+            local m = model(case)
+            m.policy = { name = "auto", is_auto = true }
+            return m
+        end })
+        local ok, row = pcall(cases.row, j, CASE)
         package.loaded["cplab.planner"] = planner
         assert.truthy(ok, row)
-        assert.same({ "projected", "auto" }, { row.status, row.policy })
+        assert.same({ "projected", "auto" }, { row.status, row.policy }, row.reason)
         assert.equal("auto", j.assignment.name)
         assert.is_function(planned.step)
     end)
