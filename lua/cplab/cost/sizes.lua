@@ -118,7 +118,7 @@ end
 function M.ffn(kind, config, tp)
     local H, F = config.hidden, config.width / tp
     if kind == "mlp" then
-        return { params = 3 * H * F, gemms = 3, elements = 3 * F, launches = 4,
+        return { params = 3 * H * F, gemms = 3, elements = 3 * F, launches = 4, computes = true,
             weights = 3 * H * F * tp }
     end
     local k, shared = config.top_k, (config.shared_width or 0) / tp
@@ -127,7 +127,7 @@ function M.ffn(kind, config, tp)
         gemms = 3 * config.experts + (shared > 0 and 5 or 1),
         -- Rows go to their experts and come back, once a choice.
         elements = k * (3 * F + 4 * H) + 3 * shared + 2 * H + 2 * config.experts,
-        launches = 16,
+        launches = 16, computes = true,
         weights = H * config.experts + 3 * H * (config.experts * F + shared) * tp,
     }
 end
