@@ -35,7 +35,7 @@ local DISTURBED = 1.15
 local function add_points(rounds, points)
     for i, point in ipairs(points) do
         local all = rounds[i] or { kind = point.kind, x = point.x, n_messages = point.n_messages,
-            kept = point.kept, seconds = {}, wall = {} }
+            kept = point.kept, calls = point.calls, seconds = {}, wall = {} }
         rounds[i] = all
         table.insert(all.seconds, point.seconds)
         table.insert(all.wall, point.wall)
@@ -47,6 +47,7 @@ local function medians(rounds)
     local points = {}
     for i, all in ipairs(rounds) do
         points[i] = { kind = all.kind, x = all.x, n_messages = all.n_messages, kept = all.kept,
+            calls = all.calls,
             seconds = statistics.quantile(all.seconds, 0.5),
             wall = statistics.quantile(all.wall, 0.5) }
     end
