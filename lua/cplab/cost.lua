@@ -158,6 +158,11 @@ local function price(self, key, make)
     return known[1], known[2]
 end
 
+-- What a layout is to work on all rows: how many each rank has; with windows, also where they are.
+local function rows_key(self, layout)
+    return self.tp == 1 and self.counts:rows_key(layout) or layout
+end
+
 local function check_layer(self, who, i, level)
     args.integer(who, "layer", i, 1, #self.list, level + 1)
     return self.list[i]
@@ -211,7 +216,8 @@ function Prices:mixer(i, layout, mode)
     local reason = layout_refusal(self, "prices:mixer", layout, 2)
         or self.cp > 1 and mode_refusal(self, about, mode)
     if reason then return nil, reason end
-    return price(self, about.key .. "|" .. mode .. "|" .. layout, function()
+    local where = mode == "headwise" and rows_key(self, layout) or layout
+    return price(self, about.key .. "|" .. mode .. "|" .. where, function()
         local forward, backward, variant
         if about.kind == "gdn" then
             forward, backward = gdn.passes(env, counts, layout, mode, about.config)
@@ -233,7 +239,8 @@ end
 function Prices:rest(i, layout)
     local layer = check_layer(self, "prices:rest", i, 2)
     need_layout(self, "prices:rest", layout, 2)
-    return price(self, ("rest %s|%s"):format(layer.ffn or "", layout), function()
+    local key = ("rest %s|%s"):format(layer.ffn or "", rows_key(self, layout))
+    return price(self, key, function()
         return rest.layer(self.env, self.counts, layout, layer.ffn)
     end)
 end
@@ -258,7 +265,8 @@ end
 function Prices:ends(entry, exit)
     need_layout(self, "prices:ends", entry, 2)
     need_layout(self, "prices:ends", exit, 2)
-    return price(self, ("ends %s|%s"):format(entry, exit), function()
+    local key = ("ends %s|%s"):format(rows_key(self, entry), rows_key(self, exit))
+    return price(self, key, function()
         return rest.ends(self.env, self.counts, entry, exit)
     end)
 end
