@@ -125,6 +125,17 @@ describe("project", function()
         assert.truthy(result.err:find("cores must be an integer >= 1 (got -2)", 1, true))
     end)
 
+    it("opens all files or none", function()
+        local path = folder .. "/whole.json"
+        local result = project(script, "--json", path, "--trace", "/nowhere/x")
+        assert.same({ 2, "" }, { result.status, result.out })
+        assert.is_nil(command.read(path))
+        result = project(script, "--json", path, "--trace", path)
+        assert.truthy(result.err:find("--json and --trace name the same file", 1, true))
+        result = project(script, "--json", script)
+        assert.truthy(result.err:find("would overwrite the script", 1, true))
+    end)
+
     it("recomputes published results", function()
         local path = folder .. "/claims.json"
         local result = project("--claims", "--json", path)

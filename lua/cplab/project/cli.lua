@@ -15,7 +15,7 @@ a rank over the mean, of the mixer where it is worst.
 logarithms between two sizes. tokens are those of the stream (a script that has no axis or param
 tokens has its sequences scaled); cp is the group's; nodes are filled with CP ranks.
 
---trace writes the time of each rank for chrome://tracing or Perfetto, --json one object a case.
+--trace writes the time of each CP rank for chrome://tracing or Perfetto, --json one object a case.
 
 --fit measures this machine and prints a cluster file; --validate fits on some sizes, predicts steps
 of others and measures them: exit status 1 if the mean error is above 15 % or the worst above 30 %.

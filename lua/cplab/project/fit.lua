@@ -14,11 +14,13 @@ local MAX_RANKS = 1024 -- of one machine: all of them reach each other alike
 local DEADLINE = 60
 
 --- What is measured: rows are `width` numbers of f32; `gemm` rows of products;
--- `attention` and `delta` tokens of the kernels with the heads of `gqa` and `gdn`; `memory`,
+-- `attention` and `delta` tokens of the kernels with the heads of `gqa` and `gdn`
+-- (`spans`: the most tokens once more, as so many sequences); `memory`,
 -- `pointwise` and `exchange` rows a rank; `routes` sequences.
 M.sizes = {
     width = 256, gemm = { f32 = { 96, 384, 1024 }, f64 = { 384 } },
     gqa = { heads = 4, kv_heads = 2, head_dim = 64, window = 0 }, attention = { 128, 384, 1024 },
+    spans = 16,
     gdn = { key_heads = 4, value_heads = 8, key_dim = 64, value_dim = 64, chunk = 64 },
     delta = { 128, 384, 1024 }, memory = { 128, 512, 2048 }, pointwise = { 64, 256, 1024 },
     exchange = { 16, 256, 2048 },
@@ -126,9 +128,9 @@ local ENTRIES = {
     { "efficiency.gemm.max", nil, "slope over rows of projections of f32" },
     { "efficiency.gemm.half", "FLOP", "what is fixed in one of them" },
     { "efficiency.attention_forward.max", nil, "slope over tokens" },
-    { "efficiency.attention_forward.half", "FLOP", "what is fixed in a call" },
+    { "efficiency.attention_forward.half", "FLOP", "what is fixed in a span" },
     { "efficiency.attention_backward.max", nil, "slope over tokens" },
-    { "efficiency.attention_backward.half", "FLOP", "what is fixed in a call" },
+    { "efficiency.attention_backward.half", "FLOP", "what is fixed in a span" },
     { "efficiency.gdn_forward.max", nil, "mean over tokens" },
     { "efficiency.gdn_forward.half", "FLOP", FULL, is_set = true },
     { "efficiency.gdn_backward.max", nil, "mean over tokens" },

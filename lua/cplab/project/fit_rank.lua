@@ -50,10 +50,11 @@ end
 -- FLOP of a call forward and backward, as prices count them.
 local flops = {}
 
+-- A number of sequences, `spans`, is as many blocks of queries.
 function flops.attention(case)
     local s = prices.attention("gqa", { heads = case.heads, kv_heads = case.kv_heads,
         head_dim = case.head_dim, hidden = 0 }, 1)
-    local n_pairs = gqa_core.pairs_of(case.tokens, 0)
+    local n_pairs = case.spans * gqa_core.pairs_of(case.tokens / case.spans, 0)
     return n_pairs * s.pair, n_pairs * s.pair_backward
 end
 
@@ -62,22 +63,44 @@ function flops.gdn(case)
     return n * prices.gdn_forward(K, V, c), n * prices.gdn_backward(K, V, c)
 end
 
+-- The queries of a core of attention see the keys of their own sequence alone.
+local function cut(core, n_spans)
+    local blocks, n = {}, core.case.tokens / n_spans
+    for i = 1, n_spans do
+        local at = (i - 1) * n
+        blocks[i] = { q_slot = at, n_queries = n, kv_slot = at, n_keys = n, n_before = 0 }
+    end
+    core.p.blocks, core.p.n_blocks = core:array("cpl_attention_block", blocks), n_spans
+    core.b.forward = core.p
+end
+
+local function new_core(kind, case)
+    local core = cores.new(kind, case)
+    if case.spans > 1 then cut(core, case.spans) end
+    core:forward() -- backward reads what it leaves
+    return core
+end
+
 -- Few tokens take little memory: more copies go round.
-local function add_cores(parts, op, kind, case, tokens)
-    for _, n in ipairs(tokens) do
-        local of_size, copies = { tokens = n, dtype = "f32" }, {}
+local function add_core(parts, op, kind, case, most)
+    local copies, forward, backward = {}, flops[op](case)
+    for i = 1, math.ceil(most / case.tokens / 2) do copies[i] = new_core(kind, case) end
+    add(parts, op .. "_forward", forward, products.rotating(#copies, function(i)
+        return function() copies[i]:forward() end
+    end))
+    add(parts, op .. "_backward", backward, products.rotating(#copies, function(i)
+        return function() copies[i]:backward() end
+    end))
+    parts[#parts - 1].calls, parts[#parts].calls = case.spans, case.spans
+end
+
+local function add_cores(parts, op, kind, case, tokens, n_spans)
+    local most = tokens[#tokens]
+    for i = 1, #tokens + (n_spans and 1 or 0) do
+        local of_size = { tokens = tokens[i] or most, dtype = "f32",
+            spans = tokens[i] and 1 or n_spans }
         for name, value in pairs(case) do of_size[name] = value end
-        for i = 1, math.ceil(tokens[#tokens] / n / 2) do
-            copies[i] = cores.new(kind, of_size)
-            copies[i]:forward() -- backward reads what it leaves
-        end
-        local forward, backward = flops[op](of_size)
-        add(parts, op .. "_forward", forward, products.rotating(#copies, function(i)
-            return function() copies[i]:forward() end
-        end))
-        add(parts, op .. "_backward", backward, products.rotating(#copies, function(i)
-            return function() copies[i]:backward() end
-        end))
+        add_core(parts, op, kind, of_size, most)
     end
 end
 
@@ -205,7 +228,8 @@ local function points_of(parts, wall, busy, size)
     local points = {}
     for i, part in ipairs(parts) do
         points[i] = {
-            kind = part.kind, x = part.x, n_messages = part.n_messages, kept = part.kept_bytes,
+            kind = part.kind, x = part.x, calls = part.calls, kept = part.kept_bytes,
+            n_messages = part.n_messages,
             seconds = median(busy[i]) / size / part.repeats / (part.per_call or 1),
             wall = median(wall[i], 0.25) / part.repeats / (part.per_call or 1),
         }
@@ -218,7 +242,7 @@ local function measure(comm, payload)
     local parts, sizes = {}, payload.sizes
     if payload.kernels then
         add_products(parts, sizes)
-        add_cores(parts, "attention", gqa_core, sizes.gqa, sizes.attention)
+        add_cores(parts, "attention", gqa_core, sizes.gqa, sizes.attention, sizes.spans)
         add_cores(parts, "gdn", gdn_core, sizes.gdn, sizes.delta)
         add_memory(parts, sizes)
         add_pointwise(parts, sizes)
@@ -232,7 +256,7 @@ end
 
 --- @param ptr the `cpl_comm *` of this rank
 -- @tparam string payload sizes, rounds, kernels (whether those are measured, or exchanges alone)
--- @treturn string a list of { kind, x, seconds (CPU of a rank and call), wall; of an exchange
+-- @treturn string a list of { kind, x, calls, seconds (CPU of a rank), wall; of an exchange
 -- n_messages, kept (bytes that stay, of a rank) }
 return function(ptr, payload)
     return buffer.encode(measure(comms.wrap(ptr), buffer.decode(payload)))

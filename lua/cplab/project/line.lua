@@ -1,5 +1,6 @@
---- A line through measured times, t = fixed + slope * x, with neither part below zero. Errors count
--- relative to each time, so that the short calls say what is fixed and the long ones the slope.
+--- A line through measured times, t = fixed * calls + slope * x, with neither part below zero.
+-- Errors count relative to each time, so that the short calls say what is fixed and the long ones
+-- the slope.
 -- @module cplab.project.line
 local M = {}
 
@@ -7,19 +8,19 @@ local M = {}
 local function sums(points)
     local s = { w = 0, x = 0, t = 0, xx = 0, xt = 0 }
     for _, point in ipairs(points) do
-        local x, t = point.x, point.seconds
+        local x, t, c = point.x, point.seconds, point.calls or 1
         local w = 1 / (t * t)
-        s.w, s.x, s.t = s.w + w, s.x + w * x, s.t + w * t
+        s.w, s.x, s.t = s.w + w * c * c, s.x + w * c * x, s.t + w * c * t
         s.xx, s.xt = s.xx + w * x * x, s.xt + w * x * t
     end
     return s
 end
 
 --- Fits a line.
--- @tparam table points a list of { x =, seconds = } with x > 0 and seconds > 0, of two different x
--- at least
+-- @tparam table points a list of { x =, seconds =, calls = (1) } with x > 0 and seconds > 0, of two
+-- different x / calls at least
 -- @tparam ?boolean through_zero nothing is fixed
--- @treturn table fixed (>= 0) and slope (> 0): seconds = fixed + slope * x
+-- @treturn table fixed (>= 0) and slope (> 0): seconds = fixed * calls + slope * x
 -- @raise fewer sizes, times that are no numbers > 0, times that do not grow
 function M.fit(points, through_zero)
     for _, point in ipairs(points) do

@@ -38,25 +38,23 @@ function M.rotating(n, make)
     end
 end
 
--- The three products of a projection [rows, into] -> [rows, out].
+-- The three products of a projection [rows, into] -> [rows, out]; the gradient of the weights adds
+-- up, in steps so small that it never grows.
 local function triple(kernels, dtype, rows, into, out)
-    local x, w = M.constant(dtype, rows, into), M.constant(dtype, into, out)
-    local y = M.constant(dtype, rows, out)
+    local new = M.constant
+    local x, w, dy = new(dtype, rows, into), new(dtype, into, out), new(dtype, rows, out)
+    local y, dx, dw = new(dtype, rows, out), new(dtype, rows, into), new(dtype, into, out)
     local list = {
-        { a = x.data, b = w.data, c = y.data, m = rows, n = out, k = into, lda = into, ldb = out,
-            ldc = out },
-        { a = y.data, b = w.data, c = x.data, m = rows, n = into, k = out, lda = out, ldb = out,
-            ldc = into, transpose_b = true },
-        { a = x.data, b = y.data, c = w.data, m = into, n = out, k = rows, lda = into, ldb = out,
-            ldc = out, transpose_a = true },
+        ffi.new("cpl_matmul", { a = x.data, b = w.data, c = y.data, m = rows, n = out, k = into,
+            lda = into, ldb = out, ldc = out, alpha = 1, beta = 0 }),
+        ffi.new("cpl_matmul", { a = dy.data, b = w.data, c = dx.data, m = rows, n = into, k = out,
+            lda = out, ldb = out, ldc = into, alpha = 1, beta = 0, transpose_b = true }),
+        ffi.new("cpl_matmul", { a = x.data, b = dy.data, c = dw.data, m = into, n = out, k = rows,
+            lda = into, ldb = out, ldc = out, alpha = 1e-9, beta = 1, transpose_a = true }),
     }
-    for i, p in ipairs(list) do
-        -- Small enough that numbers which go into the next call never grow.
-        p.alpha, p.beta = 1e-4, 0
-        list[i] = ffi.new("cpl_matmul", p)
-    end
+    local kept = { x, w, dy, y, dx, dw } -- the parameters point into them
     return function()
-        assert(x and w and y) -- the parameters point into them
+        assert(kept)
         for i = 1, 3 do kernels.matmul(list[i]) end
     end
 end
@@ -70,7 +68,7 @@ end
 -- @treturn number FLOP of one of them
 function M.new(dtype, rows, into, out)
     local kernels = C.cpl_kernels_for("cpu", clib.dtypes[dtype])
-    local bytes = (rows * into + into * out + rows * out) * (dtype == "f64" and 8 or 4)
+    local bytes = 2 * (rows * into + into * out + rows * out) * (dtype == "f64" and 8 or 4)
     return M.rotating(M.copies(bytes), function()
         return triple(kernels, dtype, rows, into, out)
     end), 2 * rows * into * out

@@ -35,7 +35,7 @@ local DISTURBED = 1.15
 local function add_points(rounds, points)
     for i, point in ipairs(points) do
         local all = rounds[i] or { kind = point.kind, x = point.x, n_messages = point.n_messages,
-            kept = point.kept, seconds = {}, wall = {} }
+            kept = point.kept, calls = point.calls, seconds = {}, wall = {} }
         rounds[i] = all
         table.insert(all.seconds, point.seconds)
         table.insert(all.wall, point.wall)
@@ -47,6 +47,7 @@ local function medians(rounds)
     local points = {}
     for i, all in ipairs(rounds) do
         points[i] = { kind = all.kind, x = all.x, n_messages = all.n_messages, kept = all.kept,
+            calls = all.calls,
             seconds = statistics.quantile(all.seconds, 0.5),
             wall = statistics.quantile(all.wall, 0.5) }
     end
@@ -100,24 +101,32 @@ function M.predict(cluster, case)
         :step(assignment).seconds
 end
 
---- Judges predictions.
+-- Mean and largest absolute value of a field of rows.
+local function spread(rows, field)
+    local sum, worst = 0, 0
+    for _, row in ipairs(rows) do
+        sum, worst = sum + math.abs(row[field]), math.max(worst, math.abs(row[field]))
+    end
+    return sum / #rows, worst
+end
+
+--- Judges predictions, by the clock on the wall.
 -- @tparam table list cases
 -- @tparam table measured seconds and busy by case
 -- @tparam table predicted seconds by case
 -- @tparam number cores
 -- @treturn table rows { name, measured, cpu (seconds), predicted, error, cpu_error,
--- is_disturbed }, mean, worst, passed
+-- is_disturbed }, mean, worst, cpu_mean, cpu_worst, passed
 function M.judge(list, measured, predicted, cores)
-    local verdict, sum = { rows = {}, worst = 0 }, 0
+    local verdict = { rows = {} }
     for i, case in ipairs(list) do
         local wall, cpu = measured[i].seconds, measured[i].busy / math.min(case.cp, cores)
-        local error = math.abs(predicted[i] / wall - 1)
         verdict.rows[i] = { name = steps.describe(case), measured = wall, cpu = cpu,
             predicted = predicted[i], error = predicted[i] / wall - 1,
             cpu_error = predicted[i] / cpu - 1, is_disturbed = wall > DISTURBED * cpu }
-        sum, verdict.worst = sum + error, math.max(verdict.worst, error)
     end
-    verdict.mean = sum / #list
+    verdict.mean, verdict.worst = spread(verdict.rows, "error")
+    verdict.cpu_mean, verdict.cpu_worst = spread(verdict.rows, "cpu_error")
     verdict.passed = verdict.mean <= M.aim.mean and verdict.worst <= M.aim.worst
     return verdict
 end
@@ -144,7 +153,9 @@ function M.lines(verdict, machine)
         :format(100 * verdict.mean, 100 * verdict.worst, 100 * M.aim.mean, 100 * M.aim.worst)
     if disturbed > 0 then
         lines[#lines + 1] = ("%d step%s took much longer than the CPU time of its ranks: something "
-            .. "else used this machine"):format(disturbed, disturbed == 1 and "" or "s")
+            .. "else used this machine; against CPU time the error is %.1f and %.1f %%"):format(
+            disturbed, disturbed == 1 and "" or "s", 100 * verdict.cpu_mean,
+            100 * verdict.cpu_worst)
     end
     return lines
 end

@@ -34,6 +34,12 @@ describe("a line", function()
         assert.near(2, found.slope, 1e-12)
     end)
 
+    it("knows several calls in one time", function()
+        local found = line.fit { { x = 1, seconds = 3 }, { x = 2, seconds = 8, calls = 4 } }
+        assert.near(1, found.fixed, 1e-12)
+        assert.near(2, found.slope, 1e-12)
+    end)
+
     it("goes through zero rather than below", function()
         local found = line.fit { { x = 1, seconds = 1 }, { x = 2, seconds = 3 } }
         assert.equal(0, found.fixed)
@@ -128,6 +134,7 @@ describe("a fit", function()
     it("measures a machine: tiny sizes", function()
         local sizes = { width = 64, gemm = { f32 = { 8, 32 }, f64 = { 8 } },
             gqa = { heads = 2, kv_heads = 1, head_dim = 16, window = 0 }, attention = { 16, 64 },
+            spans = 4,
             gdn = { key_heads = 1, value_heads = 1, key_dim = 16, value_dim = 16, chunk = 16 },
             delta = { 16, 64 }, memory = { 64, 512 }, pointwise = { 16, 64 },
             exchange = { 16, 1024 }, routes = { 4, 64 } }
@@ -137,7 +144,7 @@ describe("a fit", function()
             kinds[point.kind] = (kinds[point.kind] or 0) + 1
             assert.truthy(point.x > 0 and point.seconds > 0 and point.wall > 0)
         end
-        assert.same({ gemm_f32 = 4, gemm_f64 = 2, attention_forward = 2, attention_backward = 2,
+        assert.same({ gemm_f32 = 4, gemm_f64 = 2, attention_forward = 3, attention_backward = 3,
             gdn_forward = 2, gdn_backward = 2, memory = 6, pointwise = 2, exchange = 4,
             route = 2 }, kinds)
     end)

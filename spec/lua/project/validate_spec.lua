@@ -45,6 +45,8 @@ describe("a validation", function()
             return table.concat(validate.lines(judged(...), "a machine"), "\n")
         end
         assert.truthy(text(1.1, 1.8, 1):find "2 steps took much longer than the CPU time")
+        assert.truthy(text(1.1, 1.8, 1):find("against CPU time the error is 190.0 and 260.0 %", 1,
+            true))
         assert.falsy(text(1.1, 1.8):find "longer")
         assert.truthy(text(1.1, 1.8):find("mean 10.0 %, worst 10.0 %; aim 15 and 30 %", 1, true))
     end)
