@@ -10,7 +10,7 @@
 --   alone ms      all conversions of a step, both passes, each begun together: the slowest rank
 --   / zigzag      the same over that of zigzag with prebuilt routes, measured in turn with it
 --   / contiguous  the same over that of contiguous
---   convert ms    conversions within the step: what waits for other ranks' work is in it
+--   convert ms    conversions within a step: what waits for other ranks' work is in it
 --   step / best   the step over the best of the fixed policies, all in turn (auto only); busy /
 --                 best: the same of the CPU time of all ranks, which other programs disturb less
 --   routes ms     building the routes that a step builds itself: the price of lazy routes here
@@ -93,7 +93,7 @@ local function busy_of(gathered)
     return list
 end
 
--- Runs steps of all stacks in turn. Returns of each its times, as of cplab.measure, the
+-- Runs steps of stacks in turn. Returns of each its times, as of cplab.measure, the
 -- milliseconds of its steps, and their CPU time.
 local function measure_steps(lab, list)
     local records, times, samples, busy = {}, {}, {}, {}
@@ -217,7 +217,7 @@ local function run(lab)
     for _, name in ipairs(is_auto and FIXED or { "zigzag", "contiguous" }) do
         list[#list + 1] = make_stack(lab, { policy = name, routes = "prebuilt" })
     end
-    local times, samples, busy = measure_steps(lab, list)
+    local times, samples, busy = measure_steps(lab, is_auto and list or { list[1] })
     local alone = measure_moves(lab, comm, list)
     local building = comm:max({ route_ms(lab, list[1]) })[1]
     if lab.rank > 0 then return end
