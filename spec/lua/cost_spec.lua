@@ -264,6 +264,19 @@ describe("prices", function()
             message_of(prices.on, prices, "h10"), 1, true)
     end)
 
+    it("refuse a tp that cannot split the layers", function()
+        local function refused(tp, fields)
+            return message_of(prices_of, { cp = 2, tp = tp, stream = stream,
+                model = model_of(fields) })
+        end
+        assert.matches("cost.new: gqa.heads = 8 is not a multiple of tp = 3", refused(3))
+        assert.matches("cost.new: gdn.value_heads = 4 is not a multiple of tp = 8", refused(8))
+        assert.matches("mlp.width = 98 is not a multiple of tp = 4",
+            refused(4, { mlp = { width = 98 } }))
+        assert.matches("gqa.kv_heads = 4 is neither a multiple nor a divisor of tp = 6",
+            refused(6, { gqa = { heads = 12, kv_heads = 4, head_dim = 16 } }))
+    end)
+
     it("are shared by layers that are alike, and not by others", function()
         local list = cplab.schedule.list { "gqa", { "gqa", window = 8 }, "gqa" }
         local prices = prices_of { cp = 4, stream = stream, model = model_of { schedule = list } }

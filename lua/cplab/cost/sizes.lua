@@ -132,4 +132,31 @@ function M.ffn(kind, config, tp)
     }
 end
 
+-- ---- tensor parallelism -----------------------------------------------------------
+
+-- What tp must divide, and what it may also be a multiple of.
+local SPLIT = {
+    gqa = { "heads" }, mla = { "heads" }, gdn = { "value_heads" }, mlp = { "width" },
+    moe = { "width", "shared_width" },
+}
+local COPIED = { gqa = "kv_heads", gdn = "key_heads" }
+
+--- Why tp ranks cannot split the layers of a model; nil if they can. The rules are those of
+-- core/layer (cpli_layer_share).
+function M.split_refusal(model, tp)
+    for _, kind in ipairs { "gqa", "mla", "gdn", "mlp", "moe" } do
+        for _, name in ipairs(model[kind] and SPLIT[kind] or {}) do
+            if model[kind][name] % tp ~= 0 then
+                return ("%s.%s = %d is not a multiple of tp = %d"):format(kind, name,
+                    model[kind][name], tp)
+            end
+        end
+        local n = model[kind] and model[kind][COPIED[kind]]
+        if n and n % tp ~= 0 and tp % n ~= 0 then
+            return ("%s.%s = %d is neither a multiple nor a divisor of tp = %d"):format(kind,
+                COPIED[kind], n, tp)
+        end
+    end
+end
+
 return M
