@@ -7,12 +7,13 @@
 -- in place, in balanced, which swaps the tails of documents, GDN in zigzag by the chain of states
 -- ("native"), and what the planner chooses ("auto"). One document, and documents packed together.
 --
---   alone ms      all conversions of a step, both passes, each begun together: the slowest rank
+--   alone ms      all conversions of a step, both passes, each by itself: CPU time of the rank that
+--                 has most of it, which other programs disturb little
 --   / zigzag      the same over that of zigzag with prebuilt routes, measured in turn with it
 --   / contiguous  the same over that of contiguous
---   convert ms    conversions within the step: what waits for other ranks' work is in it
+--   convert ms    conversions within a step: what waits for other ranks' work is in it
 --   step / best   the step over the best of the fixed policies, all in turn (auto only); busy /
---                 best: the same of the CPU time of all ranks, which other programs disturb less
+--                 best: the same of the CPU time of all ranks
 --   routes ms     building the routes that a step builds itself: the price of lazy routes here
 --   on H100 ms    what they cost there in waiting: the host copies the index of rows and the split
 --                 sizes of every conversion from the device, and waits each time; all passes
@@ -93,7 +94,7 @@ local function busy_of(gathered)
     return list
 end
 
--- Runs steps of all stacks in turn. Returns of each its times, as of cplab.measure, the
+-- Runs steps of stacks in turn. Returns of each its times, as of cplab.measure, the
 -- milliseconds of its steps, and their CPU time.
 local function measure_steps(lab, list)
     local records, times, samples, busy = {}, {}, {}, {}
@@ -118,7 +119,7 @@ end
 
 -- ---- conversions alone -----------------------------------------------------------------------
 
--- A conversion of hidden states that can be run by itself.
+-- A conversion of hidden states that can be run by itself; running it gives CPU seconds.
 local function make_move(lab, comm, from, to)
     local plan = exchange.plan(cplab.route(from, to), comm, lab.case.dtype, HIDDEN)
     local x = cplab.tensor.zeros({ from:n_local(lab.rank), HIDDEN }, lab.case.dtype)
@@ -127,9 +128,9 @@ local function make_move(lab, comm, from, to)
     return function()
         clib.check(C.cpl_tensor_mark(x._ptr, from._ptr, lab.rank, false))
         comm:barrier()
-        local start = C.cpl_clock()
+        local start = C.cpl_thread_clock()
         plan:convert(x, y)
-        return C.cpl_clock() - start
+        return C.cpl_thread_clock() - start
     end
 end
 
@@ -217,7 +218,7 @@ local function run(lab)
     for _, name in ipairs(is_auto and FIXED or { "zigzag", "contiguous" }) do
         list[#list + 1] = make_stack(lab, { policy = name, routes = "prebuilt" })
     end
-    local times, samples, busy = measure_steps(lab, list)
+    local times, samples, busy = measure_steps(lab, is_auto and list or { list[1] })
     local alone = measure_moves(lab, comm, list)
     local building = comm:max({ route_ms(lab, list[1]) })[1]
     if lab.rank > 0 then return end

@@ -327,8 +327,16 @@ end
 
 -- ---- the policy "auto" -------------------------------------------------------------------
 
---- What the policy "auto" of a model decides by on a stream: its `auto` says on which cluster, from
--- which candidates, and where the ends are.
+--- What the policy "auto" of the prices' model takes: with the ends that its `auto` names.
+-- @tparam table prices of cplab.cost
+-- @treturn table as of `plan`
+function M.auto(prices)
+    local auto = prices.model.auto
+    return (M.plan(prices, { entry = auto.entry, exit = auto.exit }))
+end
+
+--- The same on a stream: the model's `auto` says on which cluster, in which dtype, and from which
+-- candidates (cplab.planner.options).
 -- @tparam table model
 -- @tparam table stream
 -- @tparam table group { cp =, tp = }
@@ -338,7 +346,7 @@ function M.for_model(model, stream, group)
     local auto = model.auto
     local prices = costs.new { cluster = auto.cluster, model = model, stream = stream,
         cp = group.cp, tp = group.tp, dtype = auto.dtype, layouts = auto.layouts }
-    return M.plan(prices, { entry = auto.entry, exit = auto.exit }), prices
+    return M.auto(prices), prices
 end
 
 --- The assignment of the policy "auto" on a stream; the same on every rank that knows the same

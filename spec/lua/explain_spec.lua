@@ -76,6 +76,18 @@ describe("a plan in words", function()
             .. "wants contiguous\n", 1, true), text)
     end)
 
+    it("names the nearest of what layers of a line could do instead", function()
+        local prices = prices_of "G*G*G*"
+        local plan = planner.plan(prices, CONTIGUOUS)
+        for i, more in pairs { [2] = 3e-3, [4] = 1e-3, [6] = 2e-3 } do
+            plan.choices[i].instead = { live = "zigzag", mixer = "zigzag", cp_mode = "a2a",
+                seconds = plan.seconds + more }
+        end
+        local lines = explain.lines(prices, plan)
+        assert.truthy(lines[4]:find("next: a2a in zigzag, living there, from +1.000 ms", 1, true),
+            lines[4])
+    end)
+
     it("says how keys are gathered", function()
         local prices = prices_of "G*"
         local mixer = prices.mixer

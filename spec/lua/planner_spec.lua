@@ -101,6 +101,25 @@ describe("the planner", function()
         end
     end)
 
+    it("equals all sequences of five homes on every schedule of up to 7 layers, and some of 8",
+        function()
+            local seed = 5000
+            for n = 1, 8 do
+                for k, pattern in ipairs(fake_prices.patterns(n)) do
+                    if n < 8 or k % 16 == 3 then
+                        seed = seed + 1
+                        local prices = prices_of(pattern, 5, seed, STYLES[seed % 3 + 1])
+                        local options = { entry = FIVE[seed % 5 + 1], exit = FIVE[seed % 4 + 1] }
+                        local ps, conversions = all_plans.best_homes(prices, options)
+                        local plan = try(planner.plan, prices, options)
+                        local where = ("%s, seed %d"):format(pattern, seed)
+                        assert.equal(ps < math.huge and ps or nil, ps_of(plan), where)
+                        assert.equal(plan and conversions, plan and plan.conversions, where)
+                    end
+                end
+            end
+        end)
+
     it("finds the first of the cheapest and the price of each runner-up", function()
         each_small(function(prices, options, where)
             local best = all_plans.best(prices, options, true)

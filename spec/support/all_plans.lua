@@ -137,4 +137,45 @@ function M.best(prices, options, with_choices)
     return best.assignment and best
 end
 
+-- Of what a layer may do while it lives in a layout the least price: { ps, n } by layout.
+local function least_by_home(prices, i)
+    local least = {}
+    for _, w in ipairs(ways_of(prices, i)) do
+        if not least[w.live] or is_less(w.ps, w.n, least[w.live]) then least[w.live] = w end
+    end
+    return least
+end
+
+--- The least price of all sequences of homes, and its conversions: what mixers do is their own
+-- business once it is known where they live, so each layer takes its best and only homes are tried.
+-- @treturn number ps (infinite where nothing can be had)
+-- @treturn number conversions
+function M.best_homes(prices, options)
+    local names, moves, by_home = prices.layouts, moves_of(prices), {}
+    local n_layers, all = #prices.model:layers(), candidates(names, nil)
+    for i = 1, n_layers do by_home[i] = least_by_home(prices, i) end
+    local best_ps, best_n = math.huge, 0
+    for _, exit in ipairs(candidates(names, options.exit)) do
+        local function go(i, at, sum, n)
+            if i > n_layers then
+                sum, n = sum + moves[at][exit], n + (at == exit and 0 or 1)
+                if sum < best_ps or (sum == best_ps and n < best_n) then
+                    best_ps, best_n = sum, n
+                end
+                return
+            end
+            for l = 1, #all do
+                local w = by_home[i][l]
+                if w then
+                    go(i + 1, l, sum + moves[at][l] + w.ps, n + w.n + (at == l and 0 or 1))
+                end
+            end
+        end
+        for _, entry in ipairs(candidates(names, options.entry)) do
+            go(1, entry, ps(prices:ends(names[entry], names[exit])), 0)
+        end
+    end
+    return best_ps, best_n
+end
+
 return M

@@ -1,7 +1,8 @@
 --- The menu of a planner: what every layer may do in every layout, with its price.
 -- Asks the prices once for each distinct layer (kind, options and feed-forward network) and once
 -- for each pair of layouts. Prices become whole picoseconds: sums of integers do not depend on
--- their order, so that equal prices are ties, in any search and on every rank.
+-- their order (up to 2^53, two and a half hours), so that equal prices are ties, in any search and
+-- on every rank.
 -- Layouts are numbers here, their places in the list of candidates; layers count from 1.
 -- @module cplab.planner.menu
 local args = require "cplab.check_args"
