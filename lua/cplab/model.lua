@@ -82,16 +82,6 @@ local function check_layouts(kind, allowed, runs_in, level)
         table.concat(list, ", ")), level + 1)
 end
 
--- The layouts that each kind is bound to: a list by kind, none where it takes any.
-local function bound_layouts(t)
-    local bound = {}
-    for _, kind in ipairs(schedules.kinds) do
-        local list = t[kind] and t[kind].layouts
-        if list and list ~= "any" then bound[kind] = type(list) == "table" and list or { list } end
-    end
-    return bound
-end
-
 -- Each kind of layer under a triple, and each layer under an assignment, is held to the layouts
 -- that its kind may run in. The planner keeps to them.
 local function check_all_layouts(model, t, level)
@@ -294,7 +284,7 @@ function M.new(t, level)
         mla = t.mla and mla_config(t.mla, level),
         balance = balance_options(t.gqa),
         auto = planner_options.check("model.auto", t.auto or {}, level),
-        bound = bound_layouts(t),
+        bound_to = {},
         gdn = t.gdn and gdn_config(t.gdn, level),
         mlp = t.mlp and { width = t.mlp.width },
         moe = t.moe and moe_config(t.moe, t.mlp ~= nil, level),
@@ -304,6 +294,7 @@ function M.new(t, level)
         tied = t.tied or false,
         mtp = t.mtp and mtp_config(t, modes, level),
     }, Model)
+    for _, kind in ipairs(schedules.kinds) do model.bound_to[kind] = t[kind] and t[kind].layouts end
     model.policy = fitted(model, model.policy, level)
     check_all_layouts(model, t, level)
     check_a2a(model, "gqa", level)

@@ -303,13 +303,13 @@ describe("the planner on prices of real streams", function()
 
     it("keeps to the layouts that the model binds a kind to", function()
         local model = model_of "GG*"
-        model.bound = { gqa = { "balanced" }, gdn = { "zigzag", "mirror" } }
+        model.bound_to = { gqa = "balanced", gdn = { "zigzag", "mirror" }, mla = "any" }
         local prices = cplab.cost.new { cluster = "h100", model = model, cp = 4,
             stream = cplab.stream.thd { lengths = { 4096 } } }
         for i, layer in ipairs(planner.plan(prices).assignment.layers) do
             assert.truthy(layer.mixer:find(i == 3 and "^balanced" or "^[zm]i"), layer.mixer)
         end
-        model.bound.gdn = { "snake" }
+        model.bound_to.gdn = { "snake" }
         local ok, message = pcall(planner.plan, prices)
         assert.is_false(ok)
         assert.truthy(message:find("layer 0 (gdn) can run in none of the layouts", 1, true))

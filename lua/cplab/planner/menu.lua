@@ -73,13 +73,16 @@ local function mixers_for(menu, layer, live, mode)
     return menu.all
 end
 
--- Why the model forbids a kind of layer to run in a layout; nil if it does not.
+-- Why the model, which may bind a kind of layer to a layout, a list of them or "any", forbids it to
+-- run in another; nil if it does not.
 local function refusal(menu, kind, layout)
-    local bound = (menu.model.bound or {})[kind]
-    for _, name in ipairs(bound or {}) do
+    local bound = (menu.model.bound_to or {})[kind]
+    if bound == nil or bound == "any" then return nil end
+    bound = type(bound) == "table" and bound or { bound }
+    for _, name in ipairs(bound) do
         if name == layout or name == named.parse(layout) then return nil end
     end
-    return bound and ("%s layers may run in %s alone"):format(kind, table.concat(bound, ", "))
+    return ("%s layers may run in %s alone"):format(kind, table.concat(bound, ", "))
 end
 
 -- All that a layer may do while it lives in a layout, cheapest first; of equals the one with fewer
