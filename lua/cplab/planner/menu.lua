@@ -73,7 +73,8 @@ local function mixers_for(menu, layer, live, mode)
     return menu.all
 end
 
--- Why the model forbids a kind of layer to run in a layout; nil if it does not.
+-- Why the model, which may bind a kind of layer to a layout, a list of them or "any", forbids it to
+-- run in another; nil if it does not.
 local function refusal(menu, kind, layout)
     local bound = (menu.model.bound_to or {})[kind]
     if bound == nil or bound == "any" then return nil end
