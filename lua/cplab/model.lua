@@ -84,7 +84,6 @@ local function check_layouts(kind, allowed, runs_in, level)
         table.concat(list, ", ")), level + 1)
 end
 
-<<<<<<< HEAD
 -- Each layer under an assignment is held to the layouts that its kind may run in.
 local function check_assigned(model, entries, level)
     for _, entry in ipairs(entries) do
@@ -94,11 +93,6 @@ end
 
 -- So is each kind of layer under a triple. What the planner chooses is checked where it has chosen.
 local function check_all_layouts(model, level)
-=======
--- Each kind of layer under a triple, and each layer under an assignment, is held to the layouts
--- that its kind may run in. The planner keeps to them.
-local function check_all_layouts(model, t, level)
->>>>>>> 5fbc4215ace261244260a7d05782dee5afd6da4e
     local policy = model.policy
     for _, kind in ipairs(policy.live and schedules.kinds or {}) do
         check_layouts(kind, model.bound_to[kind],
@@ -295,10 +289,6 @@ function M.new(t, level)
         mla = t.mla and mla_config(t.mla, level),
         balance = balance_options(t.gqa),
         auto = planner_options.check("model.auto", t.auto or {}, level),
-<<<<<<< HEAD
-=======
-        bound_to = {},
->>>>>>> 5fbc4215ace261244260a7d05782dee5afd6da4e
         gdn = t.gdn and gdn_config(t.gdn, level),
         mlp = t.mlp and { width = t.mlp.width },
         moe = t.moe and moe_config(t.moe, t.mlp ~= nil, level),

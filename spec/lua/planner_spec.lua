@@ -303,11 +303,7 @@ describe("the planner on prices of real streams", function()
 
     it("keeps to the layouts that the model binds a kind to", function()
         local model = model_of "GG*"
-<<<<<<< HEAD
-        model.bound_to = { gqa = { "balanced" }, gdn = { "zigzag", "mirror" } }
-=======
         model.bound_to = { gqa = "balanced", gdn = { "zigzag", "mirror" }, mla = "any" }
->>>>>>> 5fbc4215ace261244260a7d05782dee5afd6da4e
         local prices = cplab.cost.new { cluster = "h100", model = model, cp = 4,
             stream = cplab.stream.thd { lengths = { 4096 } } }
         for i, layer in ipairs(planner.plan(prices).assignment.layers) do
