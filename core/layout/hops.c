@@ -11,7 +11,7 @@ static void add_span(cpl_chain_load *load, int64_t length, int64_t chunk)
 {
     load->spans++;
     load->rows += length;
-    load->chunks += (length + chunk - 1) / chunk;
+    load->chunks += length <= chunk ? 1 : cpli_ceil_div(length, chunk);
 }
 
 static void add_loads(const cpli_trail *trail, int64_t chunk,

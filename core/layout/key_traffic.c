@@ -14,7 +14,9 @@ typedef struct counter {
     int n_ranks;
     int node_size, n_nodes;
     int64_t window;
-    int64_t *held;      /* of each rank: rows of the sequence so far */
+    int64_t *held; /* of each rank: rows of the sequence so far */
+    int *holders;  /* the ranks that have some; without a window */
+    int n_holders;
     int64_t *seen;      /* by a rank of the sequence: up to here; window only */
     int64_t *node_seen; /* by the ranks of a node */
 } counter;
@@ -29,19 +31,23 @@ static void meet_all(counter *c, const cpli_holding *q)
     int64_t *blocks = c->counts.blocks + row;
     int64_t n = q->length, times = c->pattern.times;
     int64_t n2 = n * c->pattern.sum2;
-    for (int k = 0; k < c->n_ranks; k++) {
+    if (c->held[q->rank] == 0)
+        c->holders[c->n_holders++] = q->rank;
+    for (int i = 0; i < c->n_holders; i++) {
+        int k = c->holders[i];
         pairs[k] += n2 * c->held[k];
-        blocks[k] += c->held[k] > 0 ? times : 0;
+        blocks[k] += times;
     }
     pairs[q->rank] += (n * n2 + n * c->pattern.sum) / 2;
-    blocks[q->rank] += c->held[q->rank] == 0 ? times : 0;
     c->held[q->rank] += n;
 }
 
 static void add_rows(const counter *c, int64_t row, int64_t *to)
 {
-    for (int k = 0; k < c->n_ranks; k++)
+    for (int i = 0; i < c->n_holders; i++) {
+        int k = c->holders[i];
         to[row * c->n_ranks + k] += c->pattern.sum * c->held[k];
+    }
 }
 
 /* From the end back: the last span of a rank, or of a node, sees the most. */
@@ -62,6 +68,7 @@ static void need_all(counter *c)
 
 static void count_pattern(counter *c)
 {
+    c->n_holders = 0;
     for (int64_t i = 0; i < c->pattern.n; i++)
         meet_all(c, &c->pattern.items[i]);
     need_all(c);
@@ -187,6 +194,7 @@ static cpl_status set_aside(counter *c)
     CPL_TRY(CPL_ALLOC(3 * n, &c->held));
     c->seen = c->held + n;
     c->node_seen = c->seen + n;
+    CPL_TRY(CPL_ALLOC(n, &c->holders));
     CPL_TRY(CPL_ALLOC((3 * n + c->n_nodes) * n, &c->counts.pairs));
     c->counts.blocks = c->counts.pairs + n * n;
     c->counts.keys = c->counts.blocks + n * n;
@@ -233,6 +241,7 @@ done:
     cpli_trail_end(&c.trail);
     cpli_pattern_end(&c.pattern);
     cpli_free(c.counts.pairs);
+    cpli_free(c.holders);
     cpli_free(c.held);
     return status;
 }

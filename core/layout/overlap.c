@@ -30,10 +30,18 @@ cpl_status cpl_layout_overlap(const cpl_layout *a, const cpl_layout *b,
     piece last = {.a_rank = -1};
     memset(rows, 0, (size_t)(n_a * n_b) * sizeof *rows);
     memset(segments, 0, (size_t)n_a * sizeof *segments);
+    const cpli_holding *x = NULL, *y = NULL;
+    int64_t x_end = 0, y_end = 0;
     for (int64_t p = 0; p < n;) {
-        const cpli_holding *x = cpli_lookup_find(&in_a, p);
-        const cpli_holding *y = cpli_lookup_find(&in_b, p);
-        int64_t stop = cpli_min(x->start + x->length, y->start + y->length);
+        if (p == x_end) {
+            x = cpli_lookup_find(&in_a, p);
+            x_end = x->start + x->length;
+        }
+        if (p == y_end) {
+            y = cpli_lookup_find(&in_b, p);
+            y_end = y->start + y->length;
+        }
+        int64_t stop = cpli_min(x_end, y_end);
         piece next = {x->rank, y->rank, x->slot + stop - x->start,
                       y->slot + stop - y->start};
         rows[x->rank * n_b + y->rank] += stop - p;

@@ -20,12 +20,16 @@ local function seconds(text)
     return nil, ("--deadline takes seconds > 0, got '%s'"):format(text)
 end
 
-local function add_selection(command)
-    command:argument("file", "The experiment, a Lua script."):argname "FILE"
+local function add_filters(command)
     command:option("--set", "Replace the values of an axis (commas separate them), or set a "
         .. "param. May be repeated."):argname "NAME=VALUE[,VALUE]":count "*"
     command:option("--only", "Keep the cases with these values of an axis (commas separate "
         .. "them). May be repeated."):argname "NAME=VALUE[,VALUE]":count "*"
+end
+
+local function add_selection(command)
+    command:argument("file", "The experiment, a Lua script."):argname "FILE"
+    add_filters(command)
 end
 
 local function add_run(parser)
@@ -76,6 +80,7 @@ local function add_others(parser)
     add_selection(parser:command("show",
         "Print schedule, layouts, conversions and bytes of each case; run nothing."))
     add_route(parser)
+    require("cplab.project.cli").add(parser, whole, add_filters)
     require("cplab.bench.cli").add(parser, whole, seconds)
     local show = parser:command("report", "Print the table of a file of results.")
     show:argument("file", "What run --json wrote."):argname "FILE"
@@ -187,6 +192,12 @@ end
 
 function commands.bench(arguments)
     local status, message = require("cplab.bench_" .. arguments.what).run(arguments)
+    if message then say(message) end
+    return status
+end
+
+function commands.project(arguments)
+    local status, message = require("cplab.project").run(arguments)
     if message then say(message) end
     return status
 end

@@ -6,7 +6,7 @@
 -- Times follow from three forms, each of which is a fixed part and a rate:
 --
 --     work      (flop + pieces * half) / (flops * max)     efficiency max * n / (n + half) a piece
---     memory    (bytes + calls * half) / bandwidth
+--     memory    (bytes + calls * half) / bandwidth, or / pointwise where numbers are computed
 --     exchange  alpha + messages * message + (bytes + half) / beta      of each level of links
 --
 -- A rank's two levels of links run side by side as far as links.overlap says (1: the longer of the
@@ -34,7 +34,9 @@ local LINK = { alpha = "number", message = "number", beta = "positive", half = "
 --   efficiency       per kind of kernel: the share of the peak that large pieces reach, and the
 --                    FLOP of a piece that reaches half of that; a piece is a product (gemm), a span
 --                    of queries (attention), a chunk of all heads (gdn)
---   memory           bytes/s that a rank reads and writes, and bytes of a call that reaches half;
+--   memory           bytes/s that a rank reads and writes; pointwise: the same in kernels that
+--                    compute exponentials on the way (left out: as bandwidth); bytes of a call that
+--                    reaches half of bandwidth;
 --                    pack: times that a row which changes rank is read or written beside the link
 --   links            inside and between nodes, of one rank and direction: seconds of an exchange
 --                    (alpha), of each message (message), bytes/s (beta), bytes that reach half;
@@ -51,7 +53,7 @@ M.shape = {
     flops = { bf16 = "positive", f32 = "positive", f64 = "positive" },
     efficiency = { gemm = CURVE, attention_forward = CURVE, attention_backward = CURVE,
         gdn_forward = CURVE, gdn_backward = CURVE },
-    memory = { bandwidth = "positive", half = "number", pack = "number" },
+    memory = { bandwidth = "positive", pointwise = "positive?", half = "number", pack = "number" },
     links = { inside = LINK, between = LINK, overlap = "share" },
     overlap = { ring = "share", gather = "share", convert = "share", halo = "share",
         gradients = "share" },
@@ -230,6 +232,14 @@ end
 --- Seconds of `calls` kernels that move `bytes` through memory, reads and writes together.
 function Cluster:move(bytes, calls)
     return (bytes + calls * self.memory.half) / self.memory.bandwidth
+end
+
+--- Seconds of `calls` kernels that compute on what they move, row by row.
+function Cluster:pointwise(bytes, calls)
+    if bytes == 0 then return 0 end
+    local memory = self.memory
+    return calls * (memory.half / memory.bandwidth + self.host.launch)
+        + bytes / (memory.pointwise or memory.bandwidth)
 end
 
 local function over(link, bytes, messages)

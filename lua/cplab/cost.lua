@@ -14,19 +14,20 @@
 -- @module cplab.cost
 -- @usage local prices = cplab.cost.new { cluster = "h100", model = m, stream = s, cp = 16 }
 --   print(prices:mixer(4, "mirror", "p2p"), prices:convert("contiguous", "mirror"))
+local alike = require "cplab.cost.alike"
 local args = require "cplab.check_args"
 local attention = require "cplab.cost.attention"
 local clib = require "clib"
 local clusters = require "cplab.cluster"
 local counting = require "cplab.cost.counts"
 local gdn = require "cplab.cost.gdn"
-local layers = require "cplab.layers"
 local models = require "cplab.model"
 local passes = require "cplab.cost.pass"
 local named_layouts = require "cplab.named_layouts"
 local projection = require "cplab.cost.projection"
 local rest = require "cplab.cost.rest"
 local schedules = require "cplab.schedule"
+local sizes = require "cplab.cost.sizes"
 local streams = require "cplab.stream"
 
 local Prices = {}
@@ -48,8 +49,11 @@ M.candidates = { "contiguous", "zigzag", "mirror", "balanced", "balanced@0.1" }
 
 local function check_fields(t, level)
     args.fields("cost.new", t, FIELDS, level + 1)
-    if not models.is(t.model) then error("cost.new: model must be a cplab.model", level + 1) end
-    if not streams.is(t.stream) then error("cost.new: stream must be a cplab.stream", level + 1) end
+    for name, is in pairs { model = models.is, stream = streams.is } do
+        if not is(t[name]) then
+            error(("cost.new: %s must be a cplab.%s"):format(name, name), level + 1)
+        end
+    end
     args.integer("cost.new", "cp", t.cp, 1, nil, level + 1)
     args.integer("cost.new", "tp", t.tp or 1, 1, nil, level + 1)
     args.one_of("cost.new", "dtype", t.dtype or t.model.dtype, DTYPES, level + 1)
@@ -57,6 +61,8 @@ local function check_fields(t, level)
         named_layouts.check("cost.new", name, level + 1)
     end
     named_layouts.check("cost.new", t.near or "contiguous", level + 1)
+    local reason = sizes.split_refusal(t.model, t.tp or 1)
+    if reason then error("cost.new: " .. reason, level + 1) end
 end
 
 -- Tries to lay the stream out; returns why that cannot be.
@@ -73,30 +79,6 @@ local function split_by_refusal(self, names)
         self.tried[name] = true
         if not self.refused[name] then self.layouts[#self.layouts + 1] = name end
     end
-end
-
--- A text that is equal for layers whose prices are.
-local function signature(config)
-    local names, parts = {}, {}
-    for name in pairs(config) do names[#names + 1] = name end
-    table.sort(names)
-    for i, name in ipairs(names) do
-        parts[i] = name ~= "cp_mode" and ("%s=%s"):format(name, tostring(config[name])) or ""
-    end
-    return table.concat(parts, ",")
-end
-
-local function describe_layers(model)
-    local list, alike = {}, {}
-    for i, layer in ipairs(model:layers()) do
-        local config = layers.mixer_config(model, layer.kind, layer)
-        -- The mode is the caller's to choose, so groups of heads are kept for all.
-        config.a2a = layer.a2a or model[layer.kind].a2a
-        local key = layer.kind .. " " .. signature(config)
-        alike[key] = alike[key] or { kind = layer.kind, config = config, key = key }
-        list[i] = { about = alike[key], cp_mode = layer.cp_mode, ffn = model:ffn(i - 1) }
-    end
-    return list
 end
 
 -- What all parts of the model of costs read.
@@ -120,8 +102,7 @@ local function price_on(self, cluster)
 end
 
 local function cluster_of(cluster, level)
-    if clusters.is(cluster) then return cluster end
-    return (clusters.load(cluster, level + 1))
+    return clusters.is(cluster) and cluster or (clusters.load(cluster, level + 1))
 end
 
 --- Prices of a model on a stream and a cluster.
@@ -131,13 +112,13 @@ end
 -- candidates; by default M.candidates), near (the layout that balanced ones stay near: contiguous)
 -- @treturn table layouts: names of the candidates that the stream can have, in their order;
 -- refused: name -> why not; model, stream, cluster, cp, tp, near
--- @raise unknown names, and a stream that can have none of the layouts
+-- @raise unknown names, a tp that does not divide, a stream that can have none of the layouts
 function M.new(t)
     check_fields(t, 2)
     local self = setmetatable({
         model = t.model, stream = t.stream, cp = t.cp, tp = t.tp or 1,
         backward = t.backward ~= false, dtype = t.dtype or t.model.dtype,
-        recompute = t.recompute or false, list = describe_layers(t.model),
+        recompute = t.recompute or false, list = alike.layers(t.model),
         counts = counting.new { stream = t.stream, cp = t.cp, tp = t.tp or 1,
             near = t.near, balance = t.model.balance },
         near = t.near or "contiguous",
@@ -177,6 +158,11 @@ local function price(self, key, make)
     return known[1], known[2]
 end
 
+-- What a layout is to work on all rows: how many each rank has; with windows, also where they are.
+local function rows_key(self, layout)
+    return self.tp == 1 and self.counts:rows_key(layout) or layout
+end
+
 local function check_layer(self, who, i, level)
     args.integer(who, "layer", i, 1, #self.list, level + 1)
     return self.list[i]
@@ -189,6 +175,12 @@ local function layout_refusal(self, who, name, level)
         self.refused[name], self.tried[name] = refusal_of(self.counts, name), true
     end
     return self.refused[name]
+end
+
+--- Why the stream cannot have a layout; nil where it can. Any name that a policy may have.
+-- @raise an unknown layout
+function Prices:refusal(layout)
+    return (layout_refusal(self, "prices:refusal", layout, 2))
 end
 
 local function need_layout(self, who, name, level)
@@ -230,7 +222,8 @@ function Prices:mixer(i, layout, mode)
     local reason = layout_refusal(self, "prices:mixer", layout, 2)
         or self.cp > 1 and mode_refusal(self, about, mode)
     if reason then return nil, reason end
-    return price(self, about.key .. "|" .. mode .. "|" .. layout, function()
+    local where = mode == "headwise" and rows_key(self, layout) or layout
+    return price(self, about.key .. "|" .. mode .. "|" .. where, function()
         local forward, backward, variant
         if about.kind == "gdn" then
             forward, backward = gdn.passes(env, counts, layout, mode, about.config)
@@ -252,7 +245,8 @@ end
 function Prices:rest(i, layout)
     local layer = check_layer(self, "prices:rest", i, 2)
     need_layout(self, "prices:rest", layout, 2)
-    return price(self, ("rest %s|%s"):format(layer.ffn or "", layout), function()
+    local key = ("rest %s|%s"):format(layer.ffn or "", rows_key(self, layout))
+    return price(self, key, function()
         return rest.layer(self.env, self.counts, layout, layer.ffn)
     end)
 end
@@ -277,7 +271,8 @@ end
 function Prices:ends(entry, exit)
     need_layout(self, "prices:ends", entry, 2)
     need_layout(self, "prices:ends", exit, 2)
-    return price(self, ("ends %s|%s"):format(entry, exit), function()
+    local key = ("ends %s|%s"):format(rows_key(self, entry), rows_key(self, exit))
+    return price(self, key, function()
         return rest.ends(self.env, self.counts, entry, exit)
     end)
 end

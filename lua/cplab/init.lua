@@ -9,7 +9,7 @@ local args = require "cplab.check_args"
 local names = {
     "stream", "layout", "view", "route", "tensor", "op", "model", "schedule", "policy",
     "assignment", "pipeline", "rules", "exchange", "experiment", "corpus", "packs", "lab",
-    "boundary", "contract", "cluster", "cost",
+    "boundary", "contract", "cluster", "cost", "planner",
 }
 
 local is_part = {}

@@ -7,6 +7,7 @@
 --   local m = lab:step { backward = true, reference = true, trace = true }
 --   lab:check("parity_grad", m.parity_grad, 1e-12)
 -- end
+local agreement = require "cplab.agreement"
 local args = require "cplab.check_args"
 local clib = require "clib"
 local decode = require "cplab.decode"
@@ -158,11 +159,7 @@ local function agree(self, options)
     end
     table.sort(words)
     local text = table.concat(words, " ")
-    -- 52 bits are exact in a double; the maximum and the minimum are equal if all are.
-    local hash = tonumber(C.cpl_hash(0, text, #text) % 2 ^ 52)
-    local votes = ffi.new("double[2]", hash, -hash)
-    clib.check(C.cpl_comm_max(self.comm, votes, 2))
-    if votes[0] ~= -votes[1] then
+    if not agreement.is_same(self.comm, text) then
         error(("lab:step: the ranks ask for different steps; rank %d: %s"):format(self.rank, text),
             3)
     end

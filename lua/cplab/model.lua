@@ -14,6 +14,7 @@ local layers = require "cplab.layers"
 local depths = require "cplab.mtp"
 local named = require "cplab.named_layouts"
 local parameters = require "cplab.parameters"
+local planner_options = require "cplab.planner.options"
 local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
 
@@ -26,7 +27,7 @@ local FIELDS = {
     schedule = "table", policy = "any", hidden = "integer", vocab = "integer",
     dtype = "string?", seed = "integer?", gqa = "table?", mla = "table?", gdn = "table?",
     mlp = "table?", moe = "table?", tied = "boolean?", mtp = "table?",
-    routes = "string?", exchange = "table?", eps = "number?",
+    routes = "string?", exchange = "table?", eps = "number?", auto = "table?",
 }
 local GQA = {
     heads = "integer", kv_heads = "integer", head_dim = "integer", rotary_dim = "integer?",
@@ -253,6 +254,8 @@ end
 -- moe { experts, top_k, width, shared_width (0: no shared expert), renormalise (true),
 -- aux_coefficient (0; of the loss that balances the load), first_layer (0; layers before it have
 -- the mlp) } instead of mlp; tied (false): the head's weight is the embedding's table;
+-- auto { cluster, dtype, layouts, entry, exit }: what the policy "auto" decides by
+-- (cplab.planner.options);
 -- mtp { depth (1; how many), kind (of their blocks: "gqa", or a layer as cplab.schedule.list takes
 -- it), loss_scale (0.1) } or none: depths that predict later tokens (cplab.mtp)
 function M.new(t, level)
@@ -285,6 +288,7 @@ function M.new(t, level)
         gqa = t.gqa and gqa_config(t.gqa, level),
         mla = t.mla and mla_config(t.mla, level),
         balance = balance_options(t.gqa),
+        auto = planner_options.check("model.auto", t.auto or {}, level),
         gdn = t.gdn and gdn_config(t.gdn, level),
         mlp = t.mlp and { width = t.mlp.width },
         moe = t.moe and moe_config(t.moe, t.mlp ~= nil, level),

@@ -2,7 +2,10 @@
 -- @module cplab.outline
 local clib = require "clib"
 local assignments = require "cplab.assignment"
+local explain = require "cplab.explain"
 local layers = require "cplab.layers"
+local planner = require "cplab.planner"
+local policies = require "cplab.policy"
 local schedules = require "cplab.schedule"
 local routes = require "cplab.route"
 local rules = require "cplab.rules"
@@ -188,6 +191,20 @@ local function add_reports(lines, case)
     end
 end
 
+-- Why the planner chose what it did, beside the policies that could have been set instead.
+local function add_plan(lines, case)
+    local model, fixed = case.model, {}
+    local plan, prices = planner.for_model(model, case.stream, case.group)
+    for _, name in ipairs(policies.names) do
+        if policies.triples[name] then
+            fixed[#fixed + 1] = assignments.from_policy(policies.resolve(name), model:layers())
+        end
+    end
+    for _, line in ipairs(explain.lines(prices, plan, fixed, prices.cluster.name)) do
+        lines[#lines + 1] = line
+    end
+end
+
 --- Lines about stream, schedule, layouts, balance, conversions and size.
 -- @tparam table stream
 -- @tparam table model
@@ -213,6 +230,7 @@ function M.lines(stream, model, cp, tp)
         lines[#lines + 1] = moves("gathers", case, "gather")
             .. (", tp %d"):format(case.group.tp)
     end
+    if model.policy.is_auto then add_plan(lines, case) end
     add_reports(lines, case)
     return add_refusals(add_notes(lines, model), case)
 end

@@ -19,7 +19,7 @@ M.triples = {
     balanced = { "contiguous", "balanced", "contiguous" },
     native = { "zigzag", "zigzag", "zigzag" },
 }
-M.names = { "zigzag", "contiguous", "mirror", "balanced", "native" }
+M.names = { "zigzag", "contiguous", "mirror", "balanced", "native", "auto" }
 
 --- The layouts that a policy may name; "balanced@0.1" is balanced with a tolerance of its own.
 M.layout_names = named.names

@@ -13,6 +13,8 @@
 -- layer of a branch on the whole shard of its CP rank, in the part of the group that has the same
 -- tp rank. Each rank holds all parameters and uses its slice: memory is not what is studied here.
 -- @classmod cplab.stack
+local agreement = require "cplab.agreement"
+local assignments = require "cplab.assignment"
 local clib = require "clib"
 local comms = require "cplab.comm"
 local conversion = require "cplab.conversion"
@@ -230,12 +232,23 @@ local function part_of(self)
     return comms.wrap(self.comm):part(members)
 end
 
+-- What each rank planned for itself must be one plan: ranks that convert differently would wait for
+-- each other, or worse.
+local function check_plan(self)
+    if not self.model.policy.is_auto then return end
+    local text = table.concat(assignments.describe(self.assignment), "; ")
+    if not agreement.is_same(self.comm, text) then
+        error(("stack: the ranks plan different layouts; rank %d: %s"):format(self.rank, text), 0)
+    end
+end
+
 -- What runs where, as layouts of rows.
 local function place_layers(self, group)
     local model, stream = self.model, self.stream
     self.assignment = pipeline.place(model:assignment(stream, group),
         self.stages or pipeline.cut(model.schedule, { pp = 1 }))
     self.stages = self.assignment.stages
+    check_plan(self)
     self.layouts = named.by_column(model:layouts(self.assignment, stream, group))
     self.entry = self.layouts.live[self.assignment.entry]
     self.exit = self.layouts.live[self.assignment.exit]

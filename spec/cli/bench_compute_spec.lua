@@ -184,7 +184,7 @@ end
 describe("./cplab bench step", function()
     it("gives each policy and number of ranks, and where the time goes", function()
         local rows = rows_of(bench(STEP .. "--cp 1,2 --json"))
-        assert.equal(10, #rows)
+        assert.equal(12, #rows)
         local conversions = { zigzag = 12, contiguous = 4, mirror = 4, balanced = 4, native = 0 }
         for _, row in ipairs(rows) do
             is_right(row)
@@ -194,7 +194,9 @@ describe("./cplab bench step", function()
             assert.same(row.samples.step_ms, { row.step_min_ms, row.step_ms, row.step_p99_ms })
             assert.is_true(near(row.compute_ms + row.convert_ms + row.comm_ms, row.step_ms))
             assert.is_true(near(row.busy_ratio, row.busy_ms / row.one_ms) and row.copy_gbs > 0)
-            assert.equal(row.cp == 1 and 0 or conversions[row.policy], row.conversions)
+            if row.policy ~= "auto" then -- which plans as it likes
+                assert.equal(row.cp == 1 and 0 or conversions[row.policy], row.conversions)
+            end
             assert.equal(row.conversions > 0, row.conversion_bytes > 0)
         end
     end)

@@ -143,6 +143,20 @@ describe("seconds of the model of costs", function()
         assert.equal("exact", variant(two_nodes:with { cores = 2 }, { 512 }, "contiguous"))
     end)
 
+    -- 4 ranks of 16 rows on two nodes: the second node sees the 32 rows of the first, which its two
+    -- ranks fetch half each; alone each of them fetches all.
+    it("of one copy a node are those of its share of it", function()
+        local function comm(ranks_per_node)
+            local prices = prices_of { cp = 4, stream = { lengths = { 64 } }, backward = false,
+                cluster = cluster_of { ranks_per_node = ranks_per_node,
+                    links = { between = { beta = 1e6 } } } }
+            return select(2, prices:mixer(2, "contiguous", "gather")).comm
+        end
+        local key_bytes = 2 * 2 * 16 * 8
+        assert.near(16 * key_bytes / 1e6, comm(2), 1e-9)
+        assert.near(48 * key_bytes / 1e6, comm(1), 1e-9)
+    end)
+
     it("of lazy routes are blocking waits and segments that are built", function()
         local host = { sync = 1, segment = 1000, lazy_syncs = 3, prebuilt_syncs = 0 }
         local function seconds(routes)
@@ -248,6 +262,19 @@ describe("prices", function()
             message_of(cplab.cost.new, { clustr = "h100" }), 1, true)
         assert.matches('unknown cluster "h10"; did you mean "h100"?',
             message_of(prices.on, prices, "h10"), 1, true)
+    end)
+
+    it("refuse a tp that cannot split the layers", function()
+        local function refused(tp, fields)
+            return message_of(prices_of, { cp = 2, tp = tp, stream = stream,
+                model = model_of(fields) })
+        end
+        assert.matches("cost.new: gqa.heads = 8 is not a multiple of tp = 3", refused(3))
+        assert.matches("cost.new: gdn.value_heads = 4 is not a multiple of tp = 8", refused(8))
+        assert.matches("mlp.width = 98 is not a multiple of tp = 4",
+            refused(4, { mlp = { width = 98 } }))
+        assert.matches("gqa.kv_heads = 4 is neither a multiple nor a divisor of tp = 6",
+            refused(6, { gqa = { heads = 12, kv_heads = 4, head_dim = 16 } }))
     end)
 
     it("are shared by layers that are alike, and not by others", function()

@@ -40,6 +40,19 @@ describe("model", function()
         refused('model: unknown routes "lasy"; did you mean "lazy"?', { routes = "lasy" })
         refused('policy: unknown policy "zigzak"; did you mean "zigzag"?', { policy = "zigzak" })
         refused("model: hidden must be an integer (got 2.5)", { hidden = 2.5 })
+        refused('model.auto: unknown field "clutser"; did you mean "cluster"?',
+            { auto = { clutser = "h100" } })
+        refused('cluster: unknown cluster "h10"; did you mean "h100"?',
+            { auto = { cluster = "h10" } })
+        refused('model.auto: unknown dtype "f46"; did you mean "f64"?',
+            { auto = { dtype = "f46" } })
+        refused('model.auto.layouts: unknown layout "zigzak"; did you mean "zigzag"?',
+            { auto = { layouts = { "mirror", "zigzak" } } })
+        refused("model.auto: layouts must name at least one layout", { auto = { layouts = {} } })
+        refused('model.auto: unknown exit layout "mirror"; there are zigzag',
+            { auto = { layouts = { "zigzag" }, exit = "mirror" } })
+        refused('model.auto.entry: unknown layout "snak"; did you mean "snake"?',
+            { auto = { entry = "snak" } })
         refused("model: schedule must come from cplab.schedule.ratio, list or pattern",
             { schedule = {} })
     end)

@@ -6,7 +6,8 @@
 -- "convert_and_gather_batch" those of a batch of columns; "gather_columns_as_positions" takes rows
 -- that do not fit; "token_losses" runs a step and gathers the loss of each token; "gradients" runs
 -- a step, "step_by_rank" another one on each rank; "feed" drives a decoder by hand, "generate" lets
--- it choose tokens, "feed_by_rank" gives each rank others.
+-- it choose tokens, "feed_by_rank" gives each rank others; "plan_by_rank" plans from other
+-- candidates on each rank, "assignments" says what runs where in each step.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -149,6 +150,22 @@ end
 
 function own.step_by_rank(lab)
     return lab:step { optimizer = "sgd", lr = 0.1 + lab.rank }
+end
+
+function own.plan_by_rank(lab)
+    local names = { "contiguous", "mirror", "zigzag" }
+    lab.model.auto.layouts = { names[lab.rank % #names + 1] }
+    return lab:step()
+end
+
+-- Of each step, where streams vary.
+function own.assignments(lab, n)
+    local texts = {}
+    for step = 0, n - 1 do
+        local assignment = require("cplab.steps").stack_at(lab, step).assignment
+        texts[step + 1] = table.concat(require("cplab.assignment").describe(assignment), "; ")
+    end
+    return texts
 end
 
 return function(comm, payload)

@@ -9,6 +9,13 @@ local function add_route(bench, whole)
     command:flag("--json", "Print one JSON object a row.")
 end
 
+local function add_plan(bench, whole)
+    local command = bench:command("plan", "Planning the layouts of a stack of 96 layers.")
+    command:option("--iters", "Repetitions of each row. Default: 7."):convert(whole("--iters", 1))
+        :argname "N"
+    command:flag("--json", "Print one JSON object a row.")
+end
+
 local CONVERT = [[
 Changing the layout of rows, checked bit for bit.
 
@@ -86,6 +93,7 @@ function M.add(parser, whole, seconds)
     local bench = parser:command("bench", "Measure a part of cplab on this machine.")
     bench:command_target "what"
     add_route(bench, whole)
+    add_plan(bench, whole)
     add_convert(bench, whole, seconds)
     require("cplab.bench.compute_cli").add(bench, whole, seconds)
 end

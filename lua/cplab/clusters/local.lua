@@ -1,60 +1,73 @@
--- The machine that these numbers were taken on: 2 cores of a Xeon, ranks as threads of one process,
--- rows copied once from memory to memory. ./cplab project --fit measures yours.
-local ROUGH = "a rough look with ./cplab bench, on a machine that did other things"
-
+-- Intel(R) Xeon(R) Processor, 2 cores, SkylakeX, as ./cplab project --fit measured it.
+local BY = "measured by project --fit on Intel(R) Xeon(R) Processor, 2 cores, SkylakeX: "
+local SET = "set by project --fit, not measured: "
 return {
-    ranks_per_node = { 1024, source = "all ranks are threads of one process" },
-    cores = { 2, source = "nproc" },
+    ranks_per_node = { 1024, source = SET .. "all ranks are threads of one process" },
+    cores = { 2, source = BY .. "processors that this process may use" },
     flops = {
-        bf16 = { 140e9, unit = "FLOP/s", source = "assumed: as f32; cplab moves bf16 and does not "
-            .. "compute with it" },
-        f32 = { 140e9, unit = "FLOP/s", source = ROUGH .. ": gemm of 2048^3, one thread" },
-        f64 = { 70e9, unit = "FLOP/s", source = "assumed: half of f32" },
+        bf16 = { 1.292e+11, unit = "FLOP/s", source = SET
+            .. "as f32, in which this build computes" },
+        f32 = { 1.292e+11, unit = "FLOP/s", source = BY .. "fastest product of matrices" },
+        f64 = { 5.791e+10, unit = "FLOP/s", source = BY .. "fastest product of matrices" },
     },
     efficiency = {
-        gemm = { max = { 0.95, source = ROUGH },
-            half = { 1e6, unit = "FLOP", source = "assumed: a product of 80^3" } },
-        attention_forward = { max = { 0.7, source = ROUGH .. ": bench gqa, 2 kv heads" },
-            half = { 1e5, unit = "FLOP", source = "assumed" } },
-        attention_backward = { max = { 0.75, source = ROUGH .. ": bench gqa, 2 kv heads" },
-            half = { 2e5, unit = "FLOP", source = "assumed" } },
-        gdn_forward = { max = { 0.57, source = ROUGH .. ": bench gdn" },
-            half = { 1e5, unit = "FLOP", source = "assumed" } },
-        gdn_backward = { max = { 0.55, source = ROUGH .. ": bench gdn" },
-            half = { 2e5, unit = "FLOP", source = "assumed" } },
+        gemm = {
+            max = { 0.992, source = BY .. "slope over rows of projections of f32" },
+            half = { 3.986e+06, unit = "FLOP", source = BY .. "what is fixed in one of them" },
+        },
+        attention_forward = {
+            max = { 0.5308, source = BY .. "slope over tokens" },
+            half = { 5.344e+06, unit = "FLOP", source = BY .. "what is fixed in a span" },
+        },
+        attention_backward = {
+            max = { 0.6804, source = BY .. "slope over tokens" },
+            half = { 8.691e+06, unit = "FLOP", source = BY .. "what is fixed in a span" },
+        },
+        gdn_forward = {
+            max = { 0.5068, source = BY .. "mean over tokens" },
+            half = { 0, unit = "FLOP", source = SET .. "part of the rate: chunks are full" },
+        },
+        gdn_backward = {
+            max = { 0.5029, source = BY .. "mean over tokens" },
+            half = { 0, unit = "FLOP", source = SET .. "part of the rate: chunks are full" },
+        },
     },
     memory = {
-        bandwidth = { 8e9, unit = "B/s", source = ROUGH .. ": bench convert, read and written" },
-        half = { 4e3, unit = "B", source = "assumed" },
-        pack = { 0, source = "rows are copied straight to where they go" },
+        bandwidth = { 1.778e+10, unit = "B/s", source = BY .. "slope over sums, copies and norms" },
+        pointwise = { 1.011e+10, unit = "B/s", source = BY
+            .. "slope over the pointwise kernels of GDN and an MLP" },
+        half = { 0, unit = "B", source = BY .. "what is fixed in a call" },
+        pack = { 0, source = SET .. "rows go straight from rank to rank" },
     },
     links = {
         inside = {
-            alpha = { 20e-6, unit = "s", source = "assumed: threads that wait for each other" },
-            message = { 1.5e-6, unit = "s", source = "core/exchange/costs.c, local" },
-            beta = { 4e9, unit = "B/s", source = ROUGH .. ": bench convert, copy" },
-            half = { 0, unit = "B", source = "assumed: what alpha does not tell is small" },
+            alpha = { 4.777e-06, unit = "s", source = BY .. "waiting in the shortest exchange" },
+            message = { 4.559e-06, unit = "s", source = BY .. "CPU time of it beside its bytes" },
+            beta = { 9.915e+09, unit = "B/s", source = BY
+                .. "slope over conversions, in and out of place" },
+            half = { 0, unit = "B", source = SET .. "part of message" },
         },
         between = {
-            alpha = { 20e-6, unit = "s", source = "assumed: never used" },
-            message = { 1.5e-6, unit = "s", source = "assumed: never used" },
-            beta = { 4e9, unit = "B/s", source = "assumed: never used" },
-            half = { 0, unit = "B", source = "assumed: never used" },
+            alpha = { 4.777e-06, unit = "s", source = SET .. "as inside: there is one machine" },
+            message = { 4.559e-06, unit = "s", source = SET .. "as inside" },
+            beta = { 9.915e+09, unit = "B/s", source = SET .. "as inside" },
+            half = { 0, unit = "B", source = SET .. "as inside" },
         },
-        overlap = { 0, source = "a thread does one thing at a time" },
+        overlap = { 0, source = SET .. "ranks copy with their own threads, so nothing hides" },
     },
     overlap = {
-        ring = { 0, source = "a thread does one thing at a time" },
-        gather = { 0, source = "a thread does one thing at a time" },
-        convert = { 0, source = "a thread does one thing at a time" },
-        halo = { 0, source = "a thread does one thing at a time" },
-        gradients = { 0, source = "a thread does one thing at a time" },
+        ring = { 0, source = SET .. "ranks copy with their own threads, so nothing hides" },
+        gather = { 0, source = SET .. "ranks copy with their own threads, so nothing hides" },
+        convert = { 0, source = SET .. "ranks copy with their own threads, so nothing hides" },
+        gradients = { 0, source = SET .. "ranks copy with their own threads, so nothing hides" },
+        halo = { 0, source = SET .. "ranks copy with their own threads, so nothing hides" },
     },
     host = {
-        sync = { 0, unit = "s", source = "there is no device to wait for" },
-        launch = { 0, unit = "s", source = "kernels are calls" },
-        lazy_syncs = { 3, source = "as the reference; free here" },
-        segment = { 50e-9, unit = "s", source = "assumed: ./cplab bench route" },
-        prebuilt_syncs = { 0, source = "routes are built before the step" },
+        sync = { 0, unit = "s", source = SET .. "no device to wait for" },
+        launch = { 0, unit = "s", source = SET .. "part of what is fixed in a call" },
+        segment = { 2.036e-08, unit = "s", source = BY
+            .. "slope over routes of more and more sequences" },
+        lazy_syncs = { 0, source = SET .. "no device to wait for" },
+        prebuilt_syncs = { 0, source = SET .. "no device to wait for" },
     },
 }

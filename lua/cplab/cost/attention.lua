@@ -14,7 +14,7 @@ function M.rows(env, pass, s, rows, times)
     for i = 1, #rows do
         local n = rows[i] * env.batch
         list[i] = cluster:work("gemm", env.dtype, 2 * times * n * s.params, times * s.gemms)
-            + cluster:move(times * n * s.elements * env.bytes, times * s.launches)
+            + cluster:pointwise(times * n * s.elements * env.bytes, times * s.launches)
     end
     pass:work(list)
     pass:launch(times * (s.gemms + s.launches))

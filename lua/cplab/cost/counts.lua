@@ -122,6 +122,11 @@ function Counts:rows(name)
     return once(self, "rows " .. name, rows_of, self:layout(name))
 end
 
+--- A text that is equal for layouts in which every rank has as many rows.
+function Counts:rows_key(name)
+    return once(self, "rows key " .. name, function() return table.concat(self:rows(name), " ") end)
+end
+
 local function whole_chunks(self, chunk)
     local rows, chunks = 0, 0
     for i = 0, self.stream:n_sequences() - 1 do

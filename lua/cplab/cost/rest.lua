@@ -71,12 +71,14 @@ end
 
 -- ---- pointwise work and products of all rows ----------------------------------------
 
--- What a rank does for 1/split of its rows: `elements` read or written, products of `params`.
+-- What a rank does for 1/split of its rows: `elements` read or written (`computes`: by kernels that
+-- compute exponentials), products of `params`.
 local function add_rows(env, pass, rows, split, about)
     local list, cluster = {}, env.cluster
     for i = 1, #rows do
         local n = rows[i] * env.batch / split
-        list[i] = cluster:move(n * about.elements * env.bytes, about.launches)
+        local move = about.computes and cluster.pointwise or cluster.move
+        list[i] = move(cluster, n * about.elements * env.bytes, about.launches)
         if about.params then
             list[i] = list[i] + cluster:work("gemm", env.dtype, 2 * n * about.params, about.gemms)
         end
@@ -87,7 +89,9 @@ end
 
 local function twice(about)
     local t = {}
-    for name, value in pairs(about) do t[name] = 2 * value end
+    for name, value in pairs(about) do
+        t[name] = type(value) == "number" and 2 * value or value
+    end
     return t
 end
 
@@ -143,8 +147,16 @@ local function add_reduction(env, pass, n)
     add_exchange(pass, x, cluster.overlap.gradients)
 end
 
+-- All gradients once, at the speed of memory: they are zeroed before the forward pass, and their
+-- norm is taken behind the backward one.
+local function add_sweep(env, pass)
+    pass:work_of_all(env.cluster:move(env.n_parameters * env.gradient_bytes, 1))
+    pass:launch(1)
+end
+
 --- The passes of the ends: the embedding at the entry; final norm, head and loss at the exit, and
--- those of MTP depths, with the two projections that each begins with; the sum of all gradients.
+-- those of MTP depths, with the two projections that each begins with; all gradients zeroed, summed
+-- and measured.
 function M.ends(env, counts, entry, exit)
     local forward, backward = env:pass(), env:pass()
     local H, V = env.model.hidden, env.model.vocab
@@ -154,7 +166,7 @@ function M.ends(env, counts, entry, exit)
         launches = 2 + 6 * depths, params = (1 + depths) * H * V + depths * 2 * H * H,
         gemms = 1 + 3 * depths }
     -- The loss reads logits and writes their gradient in the forward pass.
-    local loss = { elements = (1 + depths) * 2 * V, launches = 1 + depths }
+    local loss = { elements = (1 + depths) * 2 * V, launches = 1 + depths, computes = true }
     add_rows(env, forward, counts:rows(entry), env.tp, embedding)
     add_rows(env, forward, counts:rows(exit), env.tp, head)
     add_rows(env, forward, counts:rows(exit), env.tp, loss)
@@ -162,6 +174,8 @@ function M.ends(env, counts, entry, exit)
     add_rows(env, backward, counts:rows(entry), env.tp, embedding)
     backward:sync()
     env.n_parameters = env.n_parameters or n_parameters(env.model)
+    add_sweep(env, forward)
+    add_sweep(env, backward)
     add_reduction(env, backward, env.n_parameters)
     return forward, backward
 end

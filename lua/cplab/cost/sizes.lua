@@ -71,9 +71,10 @@ function M.gdn_backward(K, V, c)
     return 16 * K * V + 2 * c * (9 * K + 5 * V) + 4 * c * c
 end
 
---- FLOP to summarise one row: what the state becomes, and with `whole` the transition as well.
+--- FLOP to summarise one row: what the state becomes, and with `whole` the transition as well. As
+-- kernels/gdn/gdn_summary_cpu.c does it; the whole is what the facts have at K = V = 128, c = 64.
 function M.gdn_summary(K, V, c, whole)
-    return 4 * K * V + (whole and 2 * K * K + 2 * K * K * K / c or 0)
+    return 4 * K * V + c * (2 * K + V) + (whole and K * (4 * K + c) or 0)
 end
 
 --- The same of a row's part in the gradient of the state.
@@ -117,7 +118,7 @@ end
 function M.ffn(kind, config, tp)
     local H, F = config.hidden, config.width / tp
     if kind == "mlp" then
-        return { params = 3 * H * F, gemms = 3, elements = 3 * F, launches = 4,
+        return { params = 3 * H * F, gemms = 3, elements = 3 * F, launches = 4, computes = true,
             weights = 3 * H * F * tp }
     end
     local k, shared = config.top_k, (config.shared_width or 0) / tp
@@ -126,9 +127,36 @@ function M.ffn(kind, config, tp)
         gemms = 3 * config.experts + (shared > 0 and 5 or 1),
         -- Rows go to their experts and come back, once a choice.
         elements = k * (3 * F + 4 * H) + 3 * shared + 2 * H + 2 * config.experts,
-        launches = 16,
+        launches = 16, computes = true,
         weights = H * config.experts + 3 * H * (config.experts * F + shared) * tp,
     }
+end
+
+-- ---- tensor parallelism -----------------------------------------------------------
+
+-- What tp must divide, and what it may also be a multiple of.
+local SPLIT = {
+    gqa = { "heads" }, mla = { "heads" }, gdn = { "value_heads" }, mlp = { "width" },
+    moe = { "width", "shared_width" },
+}
+local COPIED = { gqa = "kv_heads", gdn = "key_heads" }
+
+--- Why tp ranks cannot split the layers of a model; nil if they can. The rules are those of
+-- core/layer (cpli_layer_share).
+function M.split_refusal(model, tp)
+    for _, kind in ipairs { "gqa", "mla", "gdn", "mlp", "moe" } do
+        for _, name in ipairs(model[kind] and SPLIT[kind] or {}) do
+            if model[kind][name] % tp ~= 0 then
+                return ("%s.%s = %d is not a multiple of tp = %d"):format(kind, name,
+                    model[kind][name], tp)
+            end
+        end
+        local n = model[kind] and model[kind][COPIED[kind]]
+        if n and n % tp ~= 0 and tp % n ~= 0 then
+            return ("%s.%s = %d is neither a multiple nor a divisor of tp = %d"):format(kind,
+                COPIED[kind], n, tp)
+        end
+    end
 end
 
 return M
