@@ -231,15 +231,22 @@ end)
             assert.equal(("cplab: mpirun: -n takes a whole number from 1 to 9999, got '%s'%s")
                 :format(n, see), refused { "mpirun", "-n", n, "run", "x" })
         end
+        local meant = "'; did you mean 'run'?"
         for word, words in pairs {
-            rnu = { "rnu", "x" }, mpirun = { "-n", "2", "mpirun", "-n", "2", "run", "x" },
-            c = { "-n", "2", "--mca", "a", "b", "c", "run", "x" },
+            ["rnu" .. meant] = { "rnu", "x" }, ["rn" .. meant] = { "-n", "2", "rn" },
+            ["runn" .. meant] = { "-n", "2", "-q", "runn", "x", "y", "z" },
+            ["rum" .. meant] = { "-n", "2", "--bind-to", "core", "rum" },
+            ["tset'; did you mean 'test'?"] = { "-n", "2", "tset" },
+            ["mpirun'"] = { "-n", "2", "mpirun", "-n", "2", "run", "x" },
+            ["c'"] = { "-n", "2", "--mca", "a", "b", "c", "run", "x" },
         } do
-            assert.equal(("cplab: mpirun: unknown command '%s'%s"):format(word, see),
+            assert.equal(("cplab: mpirun: unknown command '%s%s"):format(word, see),
                 refused { "mpirun", unpack(words) })
         end
-        assert.equal("cplab: mpirun: a command is missing: one of run, show, route, bench, report, "
-            .. "compare, doctor, test" .. see, refused { "mpirun", "-n", "2" })
+        local missing = "cplab: mpirun: a command is missing: one of run, show, route, project, "
+            .. "bench, report, compare, doctor, test" .. see
+        assert.equal(missing, refused { "mpirun", "-n", "2" })
+        assert.equal(missing, refused { "mpirun", "-n", "2", "--host", "bank" })
     end)
 
     it("knows the commands that there are", function()

@@ -29,7 +29,7 @@ end
 
 local PARTS = { "stream", "layout", "view", "route", "tensor", "op", "model", "schedule", "policy",
     "assignment", "pipeline", "rules", "exchange", "experiment", "corpus", "packs", "lab",
-    "boundary", "contract", "cluster", "cost" }
+    "boundary", "contract", "cluster", "cost", "planner" }
 
 describe("the parts of cplab", function()
     it("[T-38] are there by name, and a wrong name says which one was meant", function()
