@@ -137,6 +137,7 @@ end
 -- @tparam ?string exit default: entry
 -- @treturn table
 function M.coalesced(preferences, entry, exit)
+    args.value("assignment.coalesced", "preferences", preferences, "list", 2)
     local layers, at = {}, entry
     for i, wanted in ipairs(preferences) do
         at = wanted or at

@@ -129,9 +129,26 @@ local function complaint_of_strict(self, leaves)
     return nil
 end
 
+-- Layouts between which no route is, in words; nil where there is one.
+local function complaint_of_pair(lab, what, pair)
+    local from, to = pair.from, pair.to
+    if not from:stream():equals(to:stream()) then
+        return ("%s would go from %s to %s, a layout of another stream"):format(what,
+            tostring(from), tostring(to))
+    end
+    for _, layout in ipairs { from, to } do
+        if layout:cp() ~= lab.cp or layout:tp() ~= lab.tp then
+            return ("%s would go from %s to %s, but the lab has cp %d, tp %d"):format(what,
+                tostring(from), tostring(to), lab.cp, lab.tp)
+        end
+    end
+    return nil
+end
+
 local function complaint(self, leaves)
     local lab, own, rows = self.lab, self.own, self.rows
     local said = complaint_of_strict(self, leaves)
+        or complaint_of_pair(lab, "rows", rows) or complaint_of_pair(lab, "keys", self.keys)
         or complaint_of_rows(lab, own, leaves.tensors, rows.from)
         or complaint_of_rows(lab, own, leaves.key_value_states, self.keys.from)
     for _, name in ipairs { "masks", "bias" } do
@@ -141,10 +158,31 @@ local function complaint(self, leaves)
     return said
 end
 
--- Collective. One rank's complaint is raised on all.
-local function agree(self, said, level)
-    local comm = comms.wrap(self.lab.comm)
-    if comm:agree(said == nil) then return end
+-- What crosses, in words that are the same on all ranks where they convert the same: each path
+-- with what a row is, and between which layouts.
+local function in_words(self, leaves)
+    local words = {}
+    for _, name in ipairs { "tensors", unpack(SIDE) } do
+        for _, leaf in ipairs(leaves[name]) do
+            local row = leaf.tensor:describe():gsub("^%[%d+", "[rows")
+            words[#words + 1] = leaf.path .. " " .. row
+        end
+    end
+    return ("%s from %s to %s, keys from %s to %s, columns by %s"):format(
+        #words > 0 and table.concat(words, ", ") or "nothing", tostring(self.rows.from),
+        tostring(self.rows.to), tostring(self.keys.from), tostring(self.keys.to), self.columns)
+end
+
+-- Collective. One rank's complaint is raised on all; ranks that bring different things would wait
+-- for each other, or mix them.
+local function agree(self, leaves, level)
+    local comm, said = comms.wrap(self.lab.comm), complaint(self, leaves)
+    if comm:agree(said == nil) then
+        local words = in_words(self, leaves)
+        if comm:same(words) then return end
+        error(("%s: the ranks bring different things; rank %d: %s"):format(self.who, comm:rank(),
+            words), level + 1)
+    end
     local first
     for rank, other in ipairs(comm:gather(said or false)) do
         first = first or other and (rank - 1 == comm:rank() and other
@@ -190,7 +228,7 @@ local function way_back(self)
         local back = { lab = self.lab, own = self.own, who = "boundary: exit",
             columns = self.columns, tensors = tensors, side = side, rows = turned(self.rows),
             keys = turned(self.keys) }
-        agree(back, complaint(back, leaves_of(back)), 2)
+        agree(back, leaves_of(back), 2)
         return move(back, tensors, side, back.rows, back.keys)
     end
 end
@@ -205,9 +243,17 @@ local function options_of(who, options, level)
     return options
 end
 
+local function check_lab(who, lab, level)
+    if type(lab) ~= "table" or not (lab.comm and lab.cp and lab.rank) then
+        error(("%s: the first argument must be a lab (got %s)"):format(who, args.show(lab)),
+            level + 1)
+    end
+end
+
 -- What a call is about; nothing is checked yet but what it asks for.
 local function open(lab, tensors, target, options, who, level)
     level = level + 1
+    check_lab(who, lab, level)
     options = options_of(who, options, level)
     local own = plans.of(lab)
     local function layout(name_or_layout)
@@ -229,11 +275,11 @@ local function enter(lab, tensors, target, options, who, level)
     level = level + 1
     local self, leaves = open(lab, tensors, target, options, who, level)
     if not (needs(self.rows) or needs(self.keys)) then
-        local said = complaint_of_marks(self.own, leaves.tensors, self.rows.from)
+        local said = complaint_of_rows(lab, self.own, leaves.tensors, self.rows.from)
         if said then error(("%s: %s"):format(who, said), level) end
         return tensors, way_back(self), self.side, self
     end
-    agree(self, complaint(self, leaves), level)
+    agree(self, leaves, level)
     local inside, side = move(self, tensors, self.side, self.rows, self.keys)
     return inside, way_back(self), side, self
 end

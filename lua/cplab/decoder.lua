@@ -23,6 +23,7 @@
 -- end
 local args = require "cplab.check_args"
 local clib = require "clib"
+local comms = require "cplab.comm"
 local layers = require "cplab.layers"
 local rows = require "cplab.rows"
 local schedules = require "cplab.schedule"
@@ -37,6 +38,8 @@ Decoder.__index = Decoder
 local M = {}
 
 local FIELDS = { capacity = "integer|list" }
+local MAX_SHOWN = 60 -- letters of what a rank feeds, in a message
+local MAX_CAPACITY = 2 ^ 31 - 1 -- of one sequence, so that sums of them are exact
 
 -- ---- streams of new tokens -------------------------------------------------------
 
@@ -149,7 +152,7 @@ local function stack_for(self, counts)
 end
 
 local function check_tokens(self, tokens, level)
-    if type(tokens) ~= "table" or #tokens ~= self.n then
+    if not args.is_list(tokens) or #tokens ~= self.n then
         error(("decoder.feed: expected the new tokens of each of %d sequences, a list of %d lists")
             :format(self.n, self.n), level + 1)
     end
@@ -172,12 +175,9 @@ local function agree(self, tokens, level)
     local words = {}
     for i, list in ipairs(tokens) do words[i] = table.concat(list, " ") end
     local text = table.concat(words, ", ")
-    local hash = tonumber(C.cpl_hash(0, text, #text) % 2 ^ 52)
-    local votes = ffi.new("double[2]", hash, -hash)
-    clib.check(C.cpl_comm_max(self.lab.comm, votes, 2))
-    if votes[0] ~= -votes[1] then
+    if not comms.wrap(self.lab.comm):same(text) then
         error(("decoder.feed: the ranks feed different tokens; rank %d: %s"):format(self.lab.rank,
-            text), level + 1)
+            #text > MAX_SHOWN and text:sub(1, MAX_SHOWN) .. " ..." or text), level + 1)
     end
 end
 
@@ -201,13 +201,20 @@ function Decoder:prepare(tokens, level)
     place_tokens(made, tokens)
     made.before = {}
     for i, n in ipairs(self.seen) do made.before[i] = n end
+    self.ready = made
     return made
 end
 
 --- Collective. The forward pass over what was made ready; the sequences are longer then.
+-- @raise what is not ready: not made ready last, run already, or forgotten with all tokens
 function Decoder:run(made)
+    if made == nil or made ~= self.ready then
+        error("decoder.run: runs what decoder:prepare made ready last, and that once", 2)
+    end
+    self.ready = nil
     if made.stack.has_past then made.stack:forget_past(self.states) end
     made.stack:forward()
+    made.stack:end_step()
     for i, n in ipairs(self.seen) do
         self.seen[i] = n + made.stack.exit:stream():sequence(i - 1).real
     end
@@ -261,12 +268,13 @@ function Decoder:clear()
         if state.tail then C.cpl_tensor_fill(state.tail, 0) end
     end
     for i = 1, self.n do self.seen[i] = 0 end
-    self.last = nil
+    self.last, self.ready = nil, nil
 end
 
 --- Token tracing of the steps to come.
+-- @tparam boolean on the same on all ranks
 function Decoder:set_trace(on)
-    self.trace = on
+    self.trace = args.value("decoder.set_trace", "on", on, "boolean", 2)
     for _, stack in ipairs(self.list) do stack:set_trace(on) end
 end
 
@@ -284,11 +292,11 @@ function M.new(lab, options, level, shares)
     local n = columns > 1 and columns or lab.stream:n_sequences()
     local capacity = options.capacity
     if type(capacity) == "number" then
-        local each = args.integer("lab:decoder", "capacity", capacity, 1, nil, level)
+        local each = args.integer("lab:decoder", "capacity", capacity, 1, MAX_CAPACITY, level)
         capacity = {}
         for i = 1, n do capacity[i] = each end
     end
-    args.integers("lab:decoder", "capacity", capacity, 0, nil, level)
+    args.integers("lab:decoder", "capacity", capacity, 0, MAX_CAPACITY, level)
     if #capacity ~= n then
         error(("lab:decoder: a capacity for each of %d sequences (got %d)"):format(n, #capacity),
             level)

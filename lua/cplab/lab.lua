@@ -9,6 +9,7 @@
 -- end
 local args = require "cplab.check_args"
 local clib = require "clib"
+local comms = require "cplab.comm"
 local decode = require "cplab.decode"
 local decoders = require "cplab.decoder"
 local measure = require "cplab.measure"
@@ -20,6 +21,7 @@ local pipeline = require "cplab.pipeline"
 local plans = require "cplab.plans"
 local references = require "cplab.reference"
 local steps = require "cplab.steps"
+local tensors = require "cplab.tensor"
 local C, ffi = clib.C, clib.ffi
 
 local Lab = {}
@@ -147,22 +149,24 @@ local function fill_in(self, options)
     return options
 end
 
--- Collective. Ranks that ask for different steps would train different models.
-local function agree(self, options)
-    local words = {}
-    for name, value in pairs(options) do
-        words[#words + 1] = name .. "=" .. (type(value) == "number" and ("%.17g"):format(value)
-            or tostring(value))
+local function exact(value)
+    if type(value) == "table" then
+        local words = {}
+        for i, part in ipairs(value) do words[i] = exact(part) end
+        return table.concat(words, ",")
     end
+    return type(value) == "number" and ("%.17g"):format(value) or tostring(value)
+end
+
+-- Collective. Ranks that ask for different things would train different models, or never meet.
+local function agree(self, who, what, options)
+    local words = {}
+    for name, value in pairs(options) do words[#words + 1] = name .. "=" .. exact(value) end
     table.sort(words)
     local text = table.concat(words, " ")
-    -- 52 bits are exact in a double; the maximum and the minimum are equal if all are.
-    local hash = tonumber(C.cpl_hash(0, text, #text) % 2 ^ 52)
-    local votes = ffi.new("double[2]", hash, -hash)
-    clib.check(C.cpl_comm_max(self.comm, votes, 2))
-    if votes[0] ~= -votes[1] then
-        error(("lab:step: the ranks ask for different steps; rank %d: %s"):format(self.rank, text),
-            3)
+    if not comms.wrap(self.comm):same(text) then
+        error(("lab:%s: the ranks ask for different %s; rank %d: %s"):format(who, what, self.rank,
+            text), 3)
     end
 end
 
@@ -209,6 +213,7 @@ end
 -- that of each depth, `mtp_loss` is their mean, and `total_loss` = loss + loss_scale * mtp_loss is
 -- what is differentiated (beside `aux_loss`).
 function Lab:step(options)
+    args.value("lab:step", "options", options, "table?", 2)
     options = merge({}, options or {})
     local settings = check_options("step", options, STEP)
     if options.recompute then
@@ -217,7 +222,7 @@ function Lab:step(options)
     take_stages(self, options)
     options.betas = nil
     merge(options, settings)
-    agree(self, fill_in(self, options))
+    agree(self, "step", "steps", fill_in(self, options))
     self.recompute = options.recompute
     need_stack(self, "step")
     collectgarbage() -- the peak is of this step, not of a stack that is gone
@@ -260,7 +265,10 @@ end
 -- decode_allocations (of this process in the worst step on a stack that ran before; if not traced)
 function Lab:decode(options)
     need(self, "decode", 2)
-    local result, samples, trace = decode.run(self, options or {}, 2)
+    self.stream = steps.stream_at(self, 0) -- what the reference is of
+    options = decode.check(self, options or {}, 2)
+    agree(self, "decode", "decodings", options)
+    local result, samples, trace = decode.run(self, options, 2)
     result.wrong_rows = trace and check_trace(self, trace) or nil
     merge(self.metrics, result)
     self.samples.decode_ms = samples
@@ -321,6 +329,7 @@ end
 -- @tparam ?table options method: a name of cplab.exchange.methods(), or "auto"
 function Lab:convert(tensor, from, to, options)
     args.fields("lab:convert", options or {}, CONVERT, 2)
+    tensors.check("lab:convert", "tensor", tensor, 2)
     local own = plans.of(self)
     return (own:convert(tensor, own:layout(from, "lab:convert", 2), own:layout(to, "lab:convert",
         2), options and options.method, 2))
@@ -332,6 +341,7 @@ end
 -- @param layout whose rows they are, or its name; default: where the model lives
 -- (under an assignment: the exit layout)
 function Lab:gather(tensor, layout)
+    tensors.check("lab:gather", "tensor", tensor, 2)
     local of = layout and plans.of(self):layout(layout, "lab:gather", 2)
         or need_stack(self, "gather").exit:positions_layout()
     local shape, src = tensor:shape(), tensor._ptr
@@ -352,7 +362,7 @@ function Lab:gather(tensor, layout)
     end
     clib.check(C.cpl_comm_gather(self.comm, mine, most * row_bytes, all), 2)
     shape[1] = total
-    local result = require "cplab.tensor".zeros(shape, tensor:dtype())
+    local result = tensors.zeros(shape, tensor:dtype())
     local out = ffi.cast("char *", result._ptr.data)
     for rank = 0, self.size - 1 do
         for slot, position in ipairs(of:positions(rank)) do

@@ -64,6 +64,10 @@ function Plans:layout(name_or_layout, who, level)
         error(("%s: expected a layout or its name (got %s)"):format(who,
             args.show(name_or_layout)), level)
     end
+    if not self.lab.stream then
+        error(("%s: the lab has no stream to make the layout %s of"):format(who,
+            args.show(name_or_layout)), level)
+    end
     local of_stream = self.named[self.lab.stream] or {}
     self.named[self.lab.stream] = of_stream
     if not of_stream[name_or_layout] then

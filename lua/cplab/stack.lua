@@ -458,10 +458,13 @@ function Stack:step(options)
     if options.optimizer then
         optimizers.update(self.parameters, self.kernels, options, self.grad_norm)
     end
-    for _, c in pairs(self.conversions) do
-        c:end_step()
-    end
+    self:end_step()
     return loss
+end
+
+--- The end of a step, of training or of decoding: what was made for it alone is forgotten.
+function Stack:end_step()
+    for _, c in pairs(self.conversions) do c:end_step() end
 end
 
 --- Turns token tracing on or off for the steps to come.

@@ -167,6 +167,13 @@ describe("an assignment", function()
             'policy: unknown layout "zigzak"; did you mean "zigzag"?')
     end)
 
+    it("gives what each layer wants from a list of layouts, and nothing else", function()
+        assert.has_error(function() assignment.coalesced(nil, "zigzag") end,
+            "assignment.coalesced: preferences must be a list (got nil)")
+        assert.has_error(function() assignment.coalesced("zigzag", "zigzag") end,
+            'assignment.coalesced: preferences must be a list (got "zigzag")')
+    end)
+
     it("comes from the planner where the policy is auto", function()
         local kept, had = package.loaded["cplab.planner"], #policy.names
         local asked

@@ -55,12 +55,16 @@ describe("decoding equals one forward pass", function()
 
     it("in chunks, of prefill and of decoding; with no prompt at all", function()
         for _, options in ipairs {
-            { last = 7, chunk = 3 }, { last = 5, chunk = 3, prefill = 4 },
-            { last = 100, chunk = 2 }, { last = 1, prefill = 1 },
+            { last = 7, chunk = 3, steps = { 1, 3 } },
+            { last = 5, chunk = 3, prefill = 4, steps = { 3, 2 } },
+            { last = 100, chunk = 2, steps = { 0, 9 } }, { last = 1, prefill = 1, steps = { 16, 1 } },
         } do
-            options.trace = true
-            assert_equal(decode(model("mirror", "gather", 2), options, { cp = 2 }),
-                ("last %d, chunk %d"):format(options.last, options.chunk or 1))
+            local steps = options.steps
+            options.trace, options.steps = true, nil
+            local m = decode(model("mirror", "gather", 2), options, { cp = 2 })
+            assert_equal(m, ("last %d, chunk %d"):format(options.last, options.chunk or 1))
+            -- Of 17, 1, 0, 9 and 3 tokens.
+            assert.same(steps, { m.prefill_steps, m.decode_steps })
         end
     end)
 
@@ -85,6 +89,9 @@ describe("decoding equals one forward pass", function()
             if of.gdn.cp_mode then of.gdn.key_heads, of.gdn.value_heads = 4, 8 end
             assert_equal(decode(of, { last = 3, trace = true }, { cp = 2, tp = 2 }), mode)
         end
+        local of = labs.model()
+        of.gdn.key_heads = 4 -- windows of a CP rank's rows: streams are padded for them, too
+        assert_equal(decode(of, { last = 3, trace = true }, { cp = 1, tp = 4 }), "tp 4")
     end)
 
     it("for a batch of columns, and with tokens of its own", function()
@@ -122,12 +129,24 @@ describe("a decoding step", function()
         -- The prompts are 14 and 6, in zigzag of 16 and 8 positions; 4 + 2 and 2 of these are rank
         -- 0's, and all 10 tokens that come one by one: they are first in their streams.
         assert.equal(18 / 15, m.cache_imbalance)
+        assert.is_nil(m.attention_imbalance)
         assert.is_true(m.decode_ms > 0 and m.prefill_ms > 0)
         assert.equal(m.decode_ms, result.metrics.decode_ms)
         assert.is_nil(m.wrong_rows)
+        local split = decode(labs.model { policy = "zigzag" }, { last = 3 }, { cp = 2, tp = 2 })
+        assert.equal(18 / 15, split.cache_imbalance) -- of each head as many
+        local one = decode(labs.model { policy = "zigzag" }, { last = 1 }, { cp = 2 })
+        -- Four for the prompts, and for each set of sequences that go on: four, or three of them
+        -- with one token, then without.
+        assert.same({ 4 * 2, 4 * 3 }, { one.routes_built, m.routes_built })
         m = decode(labs.model { policy = "zigzag" }, { last = 3, reference = false },
             { cp = 2, stream = { lengths = { 16, 16 } } })
         assert.equal(0, m.decode_allocations) -- its stack ran twice
+        local lazy = decode(labs.model { policy = "zigzag", routes = "lazy" }, { last = 3,
+            reference = false }, { cp = 2, stream = { lengths = { 16, 16 } } })
+        -- The control: the route between the two layouts is made in each step anew.
+        assert.is_true(lazy.decode_allocations > 0)
+        assert.equal(1, lazy.routes_built_in_step)
         assert.is_nil(m.parity_decode)
     end)
 end)
@@ -220,6 +239,7 @@ describe("a decoder", function()
             end
             assert.same({ 8, 3, 0, 4 }, parts.seen)
             assert.is_true(parts.is_marked)
+            assert.is_true(parts.is_same)
             assert.equal(2 * cp * math.ceil(3 / (2 * cp)), parts.n_rows)
         end
     end)
@@ -249,6 +269,30 @@ describe("a decoder", function()
         assert.truthy(refusal({ capacity = 0 }, {}):find("lab:decoder: capacity must be", 1, true))
         assert.equal('lab:decoder: unknown field "capazity"; did you mean "capacity"?',
             refusal({ capazity = 3 }, {}))
+    end)
+
+    it("takes a list of lists, and nothing else", function()
+        for _, tokens in ipairs { { { 1 }, {}, {}, {}, x = { 1 } }, { [2] = { 1 }, [3] = {},
+            [4] = {} }, "text", {} } do
+            local _, text = drive(1, "feed", { capacity = 4 }, { tokens })
+            assert.truthy(text:find("decoder.feed: expected the new tokens of each of 4 sequences, "
+                .. "a list of 4 lists", 1, true))
+        end
+        local _, text = drive(1, "feed", { capacity = 2 ^ 31 }, {})
+        assert.truthy(text:find("lab:decoder: capacity must be an integer in 1 .. 2147483647 (got "
+            .. "2147483648)", 1, true))
+    end)
+
+    it("runs what was made ready last, once", function()
+        local result = assert(labs.run { stream = { lengths = { 8 } }, cp = 2,
+            model = labs.model(), calls = { { "run_out_of_turn" } } })
+        local answer = result.answers[1]
+        assert.equal(6, answer.seen)
+        assert.equal(4, #answer.refusals)
+        for _, text in ipairs(answer.refusals) do
+            assert.equal("decoder.run: runs what decoder:prepare made ready last, and that once",
+                text)
+        end
     end)
 
     it("refuses other tokens on another rank", function()
