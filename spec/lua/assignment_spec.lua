@@ -74,6 +74,26 @@ describe("an assignment", function()
             .. "x:mirror>zigzag", steps(between("zigzag", "zigzag", layers), "G*", 2))
     end)
 
+    it("goes by the entries of pipeline stages, where they differ", function()
+        local placed = require("cplab.pipeline").place(fit(between("contiguous", "contiguous",
+            { { live = "contiguous" }, { live = "zigzag" } }), "G*"),
+            cplab.pipeline.cut(2, { pp = 2, entries = { "mirror" } }))
+        assert.equal("mixer x:contiguous>mirror x:mirror>zigzag mixer x:zigzag>contiguous",
+            words(assignment.steps(placed, 2, function() end)))
+        assert.equal("mixer mixer", words(assignment.steps(placed, 1, function() end)))
+    end)
+
+    it("takes the ranks that spread heads from a layer that moves rows alone", function()
+        local list = cplab.schedule.list { { "gqa", cp_mode = "a2a+p2p", a2a = 2 },
+            { "gqa", cp_mode = "a2a+p2p", a2a = 2 } }
+        local of = between("zigzag", "zigzag", { { live = "zigzag", cp_mode = "p2p" },
+            { live = "zigzag" } })
+        local layers = fit(of, "**", { schedule = list }).layers
+        assert.same({ "p2p", nil, "a2a+p2p", 2 }, { layers[1].layer.cp_mode, layers[1].layer.a2a,
+            layers[2].layer.cp_mode, layers[2].layer.a2a })
+        assert.equal(2, list.layers[1].a2a) -- the schedule is as it was
+    end)
+
     it("gathers under tensor parallelism, but not for the residual stream", function()
         local layers = { { live = "zigzag", mixer = "contiguous" }, { live = "mirror" } }
         local of = between("zigzag", "mirror", layers)

@@ -77,6 +77,8 @@ describe("the contract of a layer", function()
     it("takes layouts as a name or a list of some, tolerances written in any way", function()
         assert.is_true(contract.takes("gqa", nil, "balanced@0.1", { "balanced@0.10" }))
         assert.same({ "balanced@0.1" }, contract.accepts("gqa", nil, "balanced@1e-1"))
+        contract.accepts("gdn", "chunkwise")[1] = "snake" -- a copy
+        assert.same({ "contiguous" }, contract.accepts("gdn", "chunkwise"))
         local t = model()
         t.policy = { "contiguous", "balanced@0.1", "contiguous" }
         t.gqa.layouts = "balanced@0.10"

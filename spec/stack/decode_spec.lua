@@ -57,7 +57,8 @@ describe("decoding equals one forward pass", function()
         for _, options in ipairs {
             { last = 7, chunk = 3, steps = { 1, 3 } },
             { last = 5, chunk = 3, prefill = 4, steps = { 3, 2 } },
-            { last = 100, chunk = 2, steps = { 0, 9 } }, { last = 1, prefill = 1, steps = { 16, 1 } },
+            { last = 100, chunk = 2, steps = { 0, 9 } },
+            { last = 1, prefill = 1, steps = { 16, 1 } },
         } do
             local steps = options.steps
             options.trace, options.steps = true, nil
@@ -104,6 +105,13 @@ describe("decoding equals one forward pass", function()
             assert_equal(decode(model("zigzag", "gather", 3), { last = 3, trace = true },
                 { cp = 3, stream = stream }), "stream " .. i)
         end
+    end)
+
+    it("for more sequences than attention takes in one call", function()
+        local real = {}
+        for i = 1, 150 do real[i] = i % 7 == 0 and 0 or 1 + i % 3 end
+        assert_equal(decode(labs.model { pattern = "G*" }, { last = 1, trace = true },
+            { cp = 2, stream = labs.padded(real, 8) }), "150 sequences")
     end)
 
     it("of one kind of layer alone, and leaves depths of MTP out", function()
