@@ -158,12 +158,6 @@ end
 
 -- ---- what came of it ---------------------------------------------------------------
 
-local function routes_of(decoder)
-    local n = 0
-    for _, stack in ipairs(decoder.list) do n = n + stack:count_routes() end
-    return n
-end
-
 -- Collective. Bytes of all ranks; states are the same on all CP ranks, and count once.
 local function add_bytes(result, lab, decoder)
     local keys, states = decoder:bytes()
@@ -188,7 +182,7 @@ local function result_of(lab, decoder, run, feeds)
     local stack = decoder.last.stack
     local result = metrics.structure(stack)
     for name, value in pairs(metrics.counts(stack)) do result[name] = value end
-    result.routes_built = routes_of(decoder)
+    result.routes_built = decoder.routes_built
     result.attention_imbalance = nil -- of new tokens alone; what a rank has to do are its keys
     add_bytes(result, lab, decoder)
     local prefill, decode = run.prefill, run.decode

@@ -11,7 +11,8 @@
 --     of a CP group (cpl_gdn_state).
 --
 -- What is fed alike twice runs on the same stack, which is made at the first time: from then on a
--- step allocates nothing. Parameters are the model's initial ones. Depths of MTP serve training and
+-- step allocates nothing, unless more than 16 other ways of feeding came in between: the stacks
+-- that were used last are kept. `routes_built` counts the routes of all. Parameters are the model's initial ones. Depths of MTP serve training and
 -- are left out; there is no backward.
 -- @classmod cplab.decoder
 -- @usage local decoder = lab:decoder { capacity = 64 }
@@ -38,6 +39,7 @@ Decoder.__index = Decoder
 local M = {}
 
 local FIELDS = { capacity = "integer|list" }
+local MAX_STACKS = 16 -- that live on; see above
 local MAX_SHOWN = 60 -- letters of what a rank feeds, in a message
 local MAX_CAPACITY = 2 ^ 31 - 1 -- of one sequence, so that sums of them are exact
 
@@ -132,22 +134,37 @@ end
 
 -- ---- feeding -----------------------------------------------------------------------
 
+local function find_stack(self, key)
+    for i, made in ipairs(self.stacks) do
+        if made.key == key then return table.remove(self.stacks, i) end
+    end
+    return nil
+end
+
+-- Of those that were used, the last ones live on.
+local function make_room(self)
+    if #self.stacks < MAX_STACKS then return end
+    table.remove(self.stacks, 1)
+    collectgarbage() -- it does not know how much hangs on a stack
+end
+
 -- Sequences that begin meet keys by the layers' modes, those that go on by the caches: a stack
 -- knows one of the two.
 local function stack_for(self, counts)
     local key = (self:has_past() and "goes on " or "begins ") .. table.concat(counts, " ")
-    local made = self.stacks[key]
+    local made = find_stack(self, key)
     if not made then
         local lab = self.lab
-        made = { stack = stacks.new {
+        make_room(self)
+        made = { key = key, stack = stacks.new {
             model = self.model, stream = M.stream(lab, counts), comm = lab.comm, cp = lab.cp,
             tp = lab.tp, trace = self.trace, faults = lab.options.faults, past = self,
         } }
         made.entry_spans = made.stack.entry:spans(lab.rank, true)
         made.spans = made.stack.exit:spans(lab.rank, true)
-        self.stacks[key] = made
-        self.list[#self.list + 1] = made.stack
+        self.routes_built = self.routes_built + made.stack:count_routes()
     end
+    self.stacks[#self.stacks + 1] = made
     return made
 end
 
@@ -275,7 +292,7 @@ end
 -- @tparam boolean on the same on all ranks
 function Decoder:set_trace(on)
     self.trace = args.value("decoder.set_trace", "on", on, "boolean", 2)
-    for _, stack in ipairs(self.list) do stack:set_trace(on) end
+    for _, made in ipairs(self.stacks) do made.stack:set_trace(on) end
 end
 
 --- A decoder for the sequences of a lab's stream (of a batch its columns), with nothing seen.
@@ -303,7 +320,7 @@ function M.new(lab, options, level, shares)
     end
     local self = setmetatable({
         lab = lab, model = lab.model:with { mtp = false }, n = n, capacity = capacity,
-        shares = shares, seen = {}, caches = {}, states = {}, stacks = {}, list = {},
+        shares = shares, seen = {}, caches = {}, states = {}, stacks = {}, routes_built = 0,
         trace = false,
     }, Decoder)
     for i = 1, n do self.seen[i] = 0 end

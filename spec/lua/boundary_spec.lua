@@ -144,6 +144,24 @@ describe("boundary.enter", function()
         end)
     end)
 
+    it("keeps so many plans, and makes those that it needs again", function()
+        holds({ 2 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab = support.lab(comm)
+            local most = 0
+            for i = 1, 140 do -- of 70 widths
+                local inside, exit = cplab.boundary.enter(lab, support.rows(lab, "contiguous",
+                    (i - 1) % 70 + 1), "zigzag")
+                if not support.holds(lab, exit(inside), "contiguous") then return i end
+                local n = 0
+                for _ in pairs(lab.plans.plans) do n = n + 1 end
+                most = math.max(most, n)
+            end
+            return most == 64 and lab.plans.plans_built == 280 and lab.plans.routes_built == 10
+                or ("%d %d %d"):format(most, lab.plans.plans_built, lab.plans.routes_built)
+        end)
+    end)
+
     it("knows balanced layouts by name, as models do", function()
         holds({ 2 }, function(comm)
             local support, cplab = require "spec.support.boundary_lab", require "cplab"

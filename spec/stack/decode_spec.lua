@@ -291,6 +291,15 @@ describe("a decoder", function()
             .. "2147483648)", 1, true))
     end)
 
+    it("keeps the stacks that were used last, and makes the others again", function()
+        local result = assert(labs.run { stream = { lengths = { 8 } }, cp = 2,
+            model = labs.model { pattern = "G*" }, calls = { { "feed_in_many_ways", 20 } } })
+        local answer = result.answers[1]
+        assert.equal(16, answer.most)
+        assert.same(answer.first, answer.again)
+        assert.is_true(answer.is_kept and answer.is_made_again)
+    end)
+
     it("runs what was made ready last, once", function()
         local result = assert(labs.run { stream = { lengths = { 8 } }, cp = 2,
             model = labs.model(), calls = { { "run_out_of_turn" } } })
@@ -308,6 +317,26 @@ describe("a decoder", function()
             calls = { { "feed_by_rank" } } }
         assert.is_nil(result)
         assert.truthy(text:match "decoder.feed: the ranks feed different tokens; rank %d: %d")
+    end)
+end)
+
+describe("lab:decode on ranks", function()
+    it("is one thing that all ask for", function()
+        for name, value in pairs { last = 3, trace = true, reference = false, capacity = { 8, 9 },
+            chunk = 2 } do
+            local result, text = labs.run { stream = { lengths = { 8, 8 } }, cp = 2,
+                model = labs.model(), calls = { { "decode_by_rank", name, value } } }
+            assert.is_nil(result)
+            assert.truthy(text:find("lab:decode: the ranks ask for different decodings; rank %d: "),
+                text)
+        end
+    end)
+
+    it("decodes the first stream, which is that of the reference, after steps on others", function()
+        local streams = { { lengths = { 8 } }, { lengths = { 16, 8 } } }
+        local result = assert(labs.run { streams = streams, cp = 2, model = labs.model(),
+            calls = { { "step", { iters = 2 } }, { "decode", { last = 2 } } } })
+        assert_equal(setmetatable({ wrong_rows = 0 }, { __index = result.answers[2] }), "streams")
     end)
 end)
 

@@ -6,7 +6,8 @@
 -- "convert_and_gather_batch" those of a batch of columns; "gather_columns_as_positions" takes rows
 -- that do not fit; "token_losses" runs a step and gathers the loss of each token; "gradients" runs
 -- a step, "step_by_rank" another one on each rank; "feed" drives a decoder by hand, "generate" lets
--- it choose tokens, "feed_by_rank" gives each rank others; "run_out_of_turn" and "decode_by_rank"
+-- it choose tokens, "feed_by_rank" gives each rank others; "feed_in_many_ways" makes it forget
+-- stacks, "run_out_of_turn" and "decode_by_rank"
 -- misuse it.
 local buffer = require "string.buffer"
 
@@ -158,6 +159,30 @@ function own.run_out_of_turn(lab)
     refused(third) -- forgotten
     decoder:feed { { 1, 2, 3, 4, 5, 6 } }
     return { refusals = refusals, seen = decoder.seen[1] }
+end
+
+-- Feeds sequences in so many ways that not all stacks live on; the last logits of the first way
+-- again, after all others and after the other ways of n, and how many stacks there are.
+function own.feed_in_many_ways(lab, n)
+    local decoder = lab:decoder { capacity = 2000 }
+    local function last(n_tokens)
+        local tokens = {}
+        for i = 1, n_tokens do tokens[i] = i % lab.model.vocab end
+        decoder:clear()
+        decoder:feed { tokens }
+        return decoder:last_logits():totable()
+    end
+    local first, most = last(1), 0
+    for i = 2, n do
+        last(i)
+        most = math.max(most, #decoder.stacks)
+        last(2) -- used all the time, it lives on
+    end
+    local built = decoder.routes_built
+    last(2)
+    local is_kept = decoder.routes_built == built
+    return { first = first, again = last(1), most = most, is_kept = is_kept,
+        is_made_again = decoder.routes_built > built }
 end
 
 -- Each rank asks for another decoding.
