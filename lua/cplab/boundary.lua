@@ -168,9 +168,11 @@ local function in_words(self, leaves)
             words[#words + 1] = leaf.path .. " " .. row
         end
     end
-    return ("%s from %s to %s, keys from %s to %s, columns by %s"):format(
-        #words > 0 and table.concat(words, ", ") or "nothing", tostring(self.rows.from),
-        tostring(self.rows.to), tostring(self.keys.from), tostring(self.keys.to), self.columns)
+    local text = ("%s from %s to %s"):format(#words > 0 and table.concat(words, ", ") or "nothing",
+        tostring(self.rows.from), tostring(self.rows.to))
+    if #leaves.masks + #leaves.bias > 0 then text = text .. ", columns by " .. self.columns end
+    if self.keys == self.rows then return text end
+    return ("%s, keys from %s to %s"):format(text, tostring(self.keys.from), tostring(self.keys.to))
 end
 
 -- Collective. One rank's complaint is raised on all; ranks that bring different things would wait
@@ -225,9 +227,10 @@ local function way_back(self)
         side = args.fields("boundary: exit", side or {}, { masks = "any?", bias = "any?",
             key_value_states = "any?" }, 2)
         if not (needs(self.rows) or needs(self.keys)) then return tensors, side end
+        local rows = turned(self.rows)
         local back = { lab = self.lab, own = self.own, who = "boundary: exit",
-            columns = self.columns, tensors = tensors, side = side, rows = turned(self.rows),
-            keys = turned(self.keys) }
+            columns = self.columns, tensors = tensors, side = side, rows = rows,
+            keys = self.keys == self.rows and rows or turned(self.keys) }
         agree(back, leaves_of(back), 2)
         return move(back, tensors, side, back.rows, back.keys)
     end

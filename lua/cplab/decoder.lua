@@ -12,8 +12,8 @@
 --
 -- What is fed alike twice runs on the same stack, which is made at the first time: from then on a
 -- step allocates nothing, unless more than 16 other ways of feeding came in between: the stacks
--- that were used last are kept. `routes_built` counts the routes of all. Parameters are the model's initial ones. Depths of MTP serve training and
--- are left out; there is no backward.
+-- that were used last are kept. `routes_built` counts the routes of all. Parameters are the model's
+-- initial ones. Depths of MTP serve training and are left out; there is no backward.
 -- @classmod cplab.decoder
 -- @usage local decoder = lab:decoder { capacity = 64 }
 -- decoder:feed { { 3, 1, 4 }, { 1, 5 } }        -- the prompts of two sequences
@@ -187,11 +187,12 @@ local function check_tokens(self, tokens, level)
     return counts
 end
 
--- Collective. Ranks that feed different tokens would go different ways.
+-- Collective. Ranks that feed different tokens, or go on from others, would go different ways.
 local function agree(self, tokens, level)
     local words = {}
     for i, list in ipairs(tokens) do words[i] = table.concat(list, " ") end
-    local text = table.concat(words, ", ")
+    local text = ("%s (%safter %s)"):format(table.concat(words, ", "), self.trace and "traced, "
+        or "", table.concat(self.seen, ", "))
     if not comms.wrap(self.lab.comm):same(text) then
         error(("decoder.feed: the ranks feed different tokens; rank %d: %s"):format(self.lab.rank,
             #text > MAX_SHOWN and text:sub(1, MAX_SHOWN) .. " ..." or text), level + 1)

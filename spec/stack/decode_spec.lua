@@ -318,6 +318,16 @@ describe("a decoder", function()
         assert.is_nil(result)
         assert.truthy(text:match "decoder.feed: the ranks feed different tokens; rank %d: %d")
     end)
+
+    it("refuses the same on a rank that goes on from others, or traces alone", function()
+        for what, first in pairs { clear = "2 (after 0)", trace = "2 (traced, after 1)" } do
+            local result, text = labs.run { stream = { lengths = { 8 } }, cp = 2,
+                model = labs.model(), calls = { { "clear_by_rank", what } } }
+            assert.is_nil(result)
+            local rank, said = text:match "the ranks feed different tokens; rank (%d): ([^\n]*)"
+            assert.equal(rank == "0" and first or "2 (after 1)", said)
+        end
+    end)
 end)
 
 describe("lab:decode on ranks", function()

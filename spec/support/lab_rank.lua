@@ -6,9 +6,9 @@
 -- "convert_and_gather_batch" those of a batch of columns; "gather_columns_as_positions" takes rows
 -- that do not fit; "token_losses" runs a step and gathers the loss of each token; "gradients" runs
 -- a step, "step_by_rank" another one on each rank; "feed" drives a decoder by hand, "generate" lets
--- it choose tokens, "feed_by_rank" gives each rank others; "feed_in_many_ways" makes it forget
--- stacks, "run_out_of_turn" and "decode_by_rank"
--- misuse it.
+-- it choose tokens, "feed_by_rank" gives each rank others; "clear_by_rank" what to go on
+-- from; "feed_in_many_ways" makes it forget stacks; "run_out_of_turn" and "decode_by_rank" misuse
+-- it.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -139,6 +139,14 @@ function own.feed(lab, options, feeds)
     end
     return { lists = lists, n_rows = n_rows, is_marked = is_marked, is_same = is_same,
         seen = decoder.seen }
+end
+
+function own.clear_by_rank(lab, what)
+    local decoder = lab:decoder { capacity = 4 }
+    decoder:feed { { 1 } }
+    if lab.rank == 0 and what == "clear" then decoder:clear() end
+    decoder:set_trace(lab.rank == 0 and what == "trace")
+    decoder:feed { { 2 } }
 end
 
 -- What the second half of a feed says where it is asked for at a wrong time.
