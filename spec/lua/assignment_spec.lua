@@ -256,6 +256,15 @@ describe("an assignment is refused", function()
         end, "policy: 1 layers are assigned, the model has 3 (3 of the schedule, 0 of MTP)")
     end)
 
+    it("where it was made for layers of another kind", function()
+        local a = fit(between("zigzag", "zigzag", { { live = "zigzag" }, { live = "zigzag" } }),
+            "G*")
+        assert.equal(2, #fit(a, "G*").layers)
+        a.layers[1].cp_mode, a.layers[2].cp_mode = nil, nil
+        assert.error_matches(function() fit(a, "*G") end,
+            'policy: layer 0 is a gqa layer in the model, and "gdn" in the assignment', 1, true)
+    end)
+
     it("with a mixer away from home that takes any layout", function()
         refused("policy: layer 1 (gdn headwise) takes any layout, so it runs where it lives: mixer "
             .. "is contiguous, live is zigzag", between("zigzag", "zigzag", { { live = "zigzag" },
