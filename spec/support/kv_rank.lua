@@ -5,7 +5,8 @@
 -- poison (scratch), swap (in the last part the first two rows of that rank change places, trace and
 -- all), fault { rank, name, value } (during all parts), again (the last part comes that
 -- many times, on one prepared layer), dtype (of a layer that is only to be prepared). Rows of x
--- depend on (sequence, position) alone, those of padding too. Gives y of real rows, { [sequence * 1000 + position] = row }, and what was counted.
+-- depend on (sequence, position) alone, those of padding too. Gives y of real rows, { [sequence *
+-- 1000 + position] = row }, and what was counted.
 local clib = require "clib"
 local cplab = require "cplab"
 local gqa_rank = require "spec.support.gqa_rank"
