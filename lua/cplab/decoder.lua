@@ -29,6 +29,7 @@ local layers = require "cplab.layers"
 local rows = require "cplab.rows"
 local schedules = require "cplab.schedule"
 local stacks = require "cplab.stack"
+local steps = require "cplab.steps"
 local streams = require "cplab.stream"
 local tensors = require "cplab.tensor"
 local C, ffi = clib.C, clib.ffi
@@ -239,6 +240,13 @@ function Decoder:run(made)
     self.last = made
 end
 
+-- Collective. A wrong row on any rank fails the case.
+local function judge_trace(self)
+    local trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" }
+    steps.add_trace(trace)
+    self.lab:judge_trace(trace)
+end
+
 --- Collective. Some new tokens of each sequence.
 -- @tparam {{int,...},...} tokens a list for each sequence, empty where it gets none; the same on
 -- all ranks
@@ -249,7 +257,10 @@ end
 -- @raise lists that do not fit sequences, vocabulary or capacity, nothing to feed, other tokens on
 -- another rank; nothing is changed then
 function Decoder:feed(tokens)
-    self:run(self:prepare(tokens, 2))
+    local made = self:prepare(tokens, 2)
+    if self.trace then C.cpl_counters_reset() end
+    self:run(made)
+    if self.trace then judge_trace(self) end
     local stack = self.last.stack
     local exit = stack.exit
     local logits = tensors.zeros({ exit:n_local(self.lab.rank), self.model.vocab },
@@ -289,7 +300,7 @@ function Decoder:clear()
     self.last, self.ready = nil, nil
 end
 
---- Token tracing of the steps to come.
+--- Token tracing of the steps to come: a wrong row in what is fed fails the case.
 -- @tparam boolean on the same on all ranks
 function Decoder:set_trace(on)
     self.trace = args.value("decoder.set_trace", "on", on, "boolean", 2)

@@ -121,8 +121,10 @@ local function merge(into, from)
     return into
 end
 
--- Collective. A wrong row on any rank fails the case, with a check that says which.
-local function check_trace(self, trace)
+--- Collective. A wrong row on any rank fails the case, with a check that says which.
+-- @tparam table trace of cplab.steps
+-- @treturn number wrong rows of all ranks
+function Lab:judge_trace(trace)
     local wrong_rows, sentence = metrics.wrong_rows(self.comm, trace)
     if wrong_rows > 0 then
         self.checks[#self.checks + 1] = { name = "trace: " .. sentence, passed = false,
@@ -236,7 +238,7 @@ function Lab:step(options)
     result.loss = run.losses[#run.losses]
     local mtp_losses = add_depths(result, run.stack)
     result.grad_norm = options.backward and run.stack.grad_norm or nil
-    result.wrong_rows = traced and check_trace(self, run.trace) or nil
+    result.wrong_rows = traced and self:judge_trace(run.trace) or nil
     if key then
         merge(result, metrics.compare(run.stack, key, options.backward))
     end
@@ -269,17 +271,19 @@ function Lab:decode(options)
     options = decode.check(self, options or {}, 2)
     agree(self, "decode", "decodings", options)
     local result, samples, trace = decode.run(self, options, 2)
-    result.wrong_rows = trace and check_trace(self, trace) or nil
+    result.wrong_rows = trace and self:judge_trace(trace) or nil
     merge(self.metrics, result)
     self.samples.decode_ms = samples
     return result
 end
 
---- A decoder that a script drives itself: see cplab.decoder.
+--- A decoder that a script drives itself: see cplab.decoder. With --trace-tokens it traces.
 -- @tparam table options capacity: tokens that a sequence may have in all, a number or one for each
 function Lab:decoder(options)
     need(self, "decoder", 2)
-    return decoders.new(self, options or {}, 2)
+    local decoder = decoders.new(self, options or {}, 2)
+    decoder:set_trace(self.options.trace_tokens or false)
+    return decoder
 end
 
 -- ---- checks, records, tensors --------------------------------------------------------

@@ -184,6 +184,27 @@ describe("a decoding exit that skips the way back", function()
     end
 end)
 
+describe("a decoder that a script drives", function()
+    it("is traced by --trace-tokens, and a wrong row fails the case", function()
+        local feeds = { { { 3, 1, 4, 1, 5 }, { 9, 2, 6 } }, { { 5 }, { 3 } }, { { 5 }, {} } }
+        local function checks(options)
+            local result = assert(labs.run { stream = { lengths = { 8, 8 } }, cp = 2,
+                model = labs.model { policy = "mirror" }, options = options,
+                calls = { { "feed", { capacity = 8 }, feeds } } })
+            return result.checks
+        end
+        local faults = { skip_back = { layer = 2, has_past = true } }
+        assert.same({}, checks { trace_tokens = true })
+        assert.same({}, checks { faults = faults })
+        local found = checks { trace_tokens = true, faults = faults }
+        assert.equal(2, #found) -- of the prompts none
+        for _, check in ipairs(found) do
+            assert.is_false(check.passed)
+            assert.truthy(check.name:find "^trace: layers%.2%.gqa %(output%), rank %d, slot")
+        end
+    end)
+end)
+
 describe("decoding is not the whole", function()
     local function off(name, job)
         local options = { last = 3, capacity = 24 }
