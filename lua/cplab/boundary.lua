@@ -93,9 +93,14 @@ local function complaint_of_rows(lab, own, leaves, layout)
     if said then return said end
     local n = layout:n_local(lab.rank)
     for _, leaf in ipairs(leaves) do
-        local rows = leaf.tensor:shape()[1]
-        if rows ~= n then
-            return ("%s has %d rows, but rank %d has %d in %s%s"):format(leaf.path, rows,
+        local shape = leaf.tensor:shape()
+        for i = 2, #shape do
+            if shape[i] == 0 then
+                return ("%s is %s: its rows are empty"):format(leaf.path, leaf.tensor:describe())
+            end
+        end
+        if shape[1] ~= n then
+            return ("%s has %d rows, but rank %d has %d in %s%s"):format(leaf.path, shape[1],
                 lab.rank, n, tostring(layout), lab.tp > 1 and
                 (", whose rows are windows of tp = %d"):format(lab.tp) or "")
         end

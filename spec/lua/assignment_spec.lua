@@ -188,6 +188,9 @@ describe("an assignment", function()
     end)
 
     it("gives what each layer wants from a list of layouts, and nothing else", function()
+        local a = assignment.coalesced({ "mirror", false }, "zigzag", "contiguous")
+        assert.same({ "zigzag", "contiguous" }, { a.entry, a.exit })
+        assert.equal("zigzag", assignment.coalesced({ "mirror" }, "zigzag").exit)
         assert.has_error(function() assignment.coalesced(nil, "zigzag") end,
             "assignment.coalesced: preferences must be a list (got nil)")
         assert.has_error(function() assignment.coalesced("zigzag", "zigzag") end,

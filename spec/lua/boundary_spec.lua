@@ -537,6 +537,47 @@ describe("ways out", function()
     end)
 end)
 
+describe("what crosses", function()
+    it("may hold itself, and tensors with a mark beside those without", function()
+        holds({ 2 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab = support.lab(comm)
+            local marked = cplab.boundary.enter(lab, support.rows(lab, "contiguous", 2), "snake")
+            local all = { fresh = support.rows(lab, "snake", 1), marked = marked, [1] = 7 }
+            all.all = all
+            local inside, exit = cplab.boundary.enter(lab, all, "zigzag")
+            return rawequal(inside.all, inside) and support.holds(lab, inside.fresh, "zigzag")
+                and support.holds(lab, exit(inside).marked, "snake")
+        end)
+    end)
+
+    it("has marks inside, masks too, so that nothing crosses twice", function()
+        holds({ 2 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab = support.lab(comm)
+            local _, _, side = cplab.boundary.enter(lab, nil, "zigzag", { from = "contiguous",
+                masks = support.mask(lab, "contiguous", 1) })
+            local text = support.refusal(cplab.boundary.enter, lab, nil, "mirror",
+                { from = "contiguous", masks = side.masks })
+            return text:find("masks holds rows of zigzag", 1, true) ~= nil or text
+        end)
+    end)
+
+    it("goes by the layouts of the lab's stream at that time", function()
+        holds({ 2 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab = support.lab(comm)
+            for _, lengths in ipairs { { 16, 8 }, { 8, 24 }, { 16, 8 } } do
+                lab.stream = cplab.stream.thd { lengths = lengths }
+                local inside = cplab.boundary.enter(lab, support.rows(lab, "contiguous", 2),
+                    "zigzag", { from = "contiguous" })
+                if not support.holds(lab, inside, "zigzag") then return table.concat(lengths) end
+            end
+            return true
+        end)
+    end)
+end)
+
 describe("ranks that bring different things", function()
     it("say so, and neither wait for each other nor mix them", function()
         holds({ 2 }, function(comm)
@@ -596,6 +637,8 @@ describe("layouts of a boundary", function()
             return refused("thd of 2 sequences, 24 positions, a layout of another stream", b)
                 and refused("but the lab has cp 2, tp 1",
                     layout.mirror(lab.stream, { cp = 4 }))
+                and refused("but the lab has cp 2, tp 1",
+                    layout.mirror(lab.stream, { cp = 2, tp = 2 }))
                 and refused("keys would go from contiguous", "zigzag",
                     { keys = { support.layout(lab, "contiguous"), b } })
                 and refused("but the lab has cp 2, tp 1", "zigzag",
@@ -672,6 +715,8 @@ describe("misuse of a boundary", function()
                 and refused("boundary.enter: tensors has 3 rows, but rank 0 has 24 in contiguous, "
                     .. "cp 1, thd of 2 sequences, 24 positions, 21 real", enter,
                     cplab.tensor.zeros { 3, 2 }, "contiguous")
+                and refused("boundary.enter: tensors.a is [24, 2, 0] f64: its rows are empty",
+                    enter, { a = cplab.tensor.zeros { 24, 2, 0 } }, "zigzag")
                 and refused("boundary: tensors[1] is a raw tensor of the core, not a cplab.tensor",
                     enter, { x._ptr }, "zigzag")
         end)
