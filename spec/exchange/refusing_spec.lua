@@ -194,7 +194,8 @@ describe("ranks that disagree", function()
         end
     end)
 
-    on(1)("with what a plan and an exchange are, are told so: what is none has no pointer", function()
+    on(1)("with what plans and exchanges take are told so: what is no tensor has no pointer",
+        function()
         local results = ranks.run(1, function(comm)
             local exchange = require "cplab.exchange"
             local rows = require "spec.exchange.rows"
