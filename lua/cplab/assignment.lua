@@ -46,7 +46,7 @@ function M.new(t, level)
         local of_layer = ("policy.layers[%d]"):format(i)
         args.fields(of_layer, entry, LAYER, level)
         local live = named.check(of_layer, entry.live, level)
-        layers[i] = { live = live, cp_mode = entry.cp_mode,
+        layers[i] = { live = live, cp_mode = entry.cp_mode, layer = entry.layer,
             mixer = entry.mixer and named.check(of_layer, entry.mixer, level) or live }
     end
     return { name = t.name or "assignment", entry = named.check(who, t.entry, level),
@@ -79,8 +79,9 @@ end
 -- @tparam table model with layers() and schedule
 -- @tparam ?number level
 -- @treturn table name, entry, exit, near, layers { live, mixer, cp_mode, layer }
--- @raise another number of layers; a CP mode that the kind has not; a mixer that takes any layout,
--- but is to run away from its home; a depth of MTP that does not live in the exit layout
+-- @raise another number of layers; layers of another kind; a CP mode that the kind has not; a mixer
+-- that takes any layout, but is to run away from its home; a depth of MTP that does not live in the
+-- exit layout
 function M.fit(t, model, level)
     level = (level or 1) + 1
     local fitted, layers = M.new(t, level), model:layers()
@@ -90,7 +91,11 @@ function M.fit(t, model, level)
             :format(#fitted.layers, #layers, n, #layers - n), level)
     end
     for i, entry in ipairs(fitted.layers) do
-        local kind = layers[i].kind
+        local kind, was = layers[i].kind, entry.layer
+        if was and was.kind ~= kind then
+            error(("policy: layer %d is a %s layer in the model, and %s in the assignment"):format(
+                i - 1, kind, args.show(was.kind)), level)
+        end
         if entry.cp_mode then
             args.one_of("policy", "cp_mode of a " .. kind .. " layer", entry.cp_mode,
                 schedules.cp_modes(kind), level)
@@ -137,6 +142,7 @@ end
 -- @tparam ?string exit default: entry
 -- @treturn table
 function M.coalesced(preferences, entry, exit)
+    args.value("assignment.coalesced", "preferences", preferences, "list", 2)
     local layers, at = {}, entry
     for i, wanted in ipairs(preferences) do
         at = wanted or at

@@ -93,9 +93,14 @@ local function complaint_of_rows(lab, own, leaves, layout)
     if said then return said end
     local n = layout:n_local(lab.rank)
     for _, leaf in ipairs(leaves) do
-        local rows = leaf.tensor:shape()[1]
-        if rows ~= n then
-            return ("%s has %d rows, but rank %d has %d in %s%s"):format(leaf.path, rows,
+        local shape = leaf.tensor:shape()
+        for i = 2, #shape do
+            if shape[i] == 0 then
+                return ("%s is %s: its rows are empty"):format(leaf.path, leaf.tensor:describe())
+            end
+        end
+        if shape[1] ~= n then
+            return ("%s has %d rows, but rank %d has %d in %s%s"):format(leaf.path, shape[1],
                 lab.rank, n, tostring(layout), lab.tp > 1 and
                 (", whose rows are windows of tp = %d"):format(lab.tp) or "")
         end
@@ -129,9 +134,26 @@ local function complaint_of_strict(self, leaves)
     return nil
 end
 
+-- Layouts between which no route is, in words; nil where there is one.
+local function complaint_of_pair(lab, what, pair)
+    local from, to = pair.from, pair.to
+    if not from:stream():equals(to:stream()) then
+        return ("%s would go from %s to %s, a layout of another stream"):format(what,
+            tostring(from), tostring(to))
+    end
+    for _, layout in ipairs { from, to } do
+        if layout:cp() ~= lab.cp or layout:tp() ~= lab.tp then
+            return ("%s would go from %s to %s, but the lab has cp %d, tp %d"):format(what,
+                tostring(from), tostring(to), lab.cp, lab.tp)
+        end
+    end
+    return nil
+end
+
 local function complaint(self, leaves)
     local lab, own, rows = self.lab, self.own, self.rows
     local said = complaint_of_strict(self, leaves)
+        or complaint_of_pair(lab, "rows", rows) or complaint_of_pair(lab, "keys", self.keys)
         or complaint_of_rows(lab, own, leaves.tensors, rows.from)
         or complaint_of_rows(lab, own, leaves.key_value_states, self.keys.from)
     for _, name in ipairs { "masks", "bias" } do
@@ -141,10 +163,33 @@ local function complaint(self, leaves)
     return said
 end
 
--- Collective. One rank's complaint is raised on all.
-local function agree(self, said, level)
-    local comm = comms.wrap(self.lab.comm)
-    if comm:agree(said == nil) then return end
+-- What crosses, in words that are the same on all ranks where they convert the same: each path
+-- with what a row is, and between which layouts.
+local function in_words(self, leaves)
+    local words = {}
+    for _, name in ipairs { "tensors", unpack(SIDE) } do
+        for _, leaf in ipairs(leaves[name]) do
+            local row = leaf.tensor:describe():gsub("^%[%d+", "[rows")
+            words[#words + 1] = leaf.path .. " " .. row
+        end
+    end
+    local text = ("%s from %s to %s"):format(#words > 0 and table.concat(words, ", ") or "nothing",
+        tostring(self.rows.from), tostring(self.rows.to))
+    if #leaves.masks + #leaves.bias > 0 then text = text .. ", columns by " .. self.columns end
+    if self.keys == self.rows then return text end
+    return ("%s, keys from %s to %s"):format(text, tostring(self.keys.from), tostring(self.keys.to))
+end
+
+-- Collective. One rank's complaint is raised on all; ranks that bring different things would wait
+-- for each other, or mix them.
+local function agree(self, leaves, level)
+    local comm, said = comms.wrap(self.lab.comm), complaint(self, leaves)
+    if comm:agree(said == nil) then
+        local words = in_words(self, leaves)
+        if comm:same(words) then return end
+        error(("%s: the ranks bring different things; rank %d: %s"):format(self.who, comm:rank(),
+            words), level + 1)
+    end
     local first
     for rank, other in ipairs(comm:gather(said or false)) do
         first = first or other and (rank - 1 == comm:rank() and other
@@ -187,10 +232,11 @@ local function way_back(self)
         side = args.fields("boundary: exit", side or {}, { masks = "any?", bias = "any?",
             key_value_states = "any?" }, 2)
         if not (needs(self.rows) or needs(self.keys)) then return tensors, side end
+        local rows = turned(self.rows)
         local back = { lab = self.lab, own = self.own, who = "boundary: exit",
-            columns = self.columns, tensors = tensors, side = side, rows = turned(self.rows),
-            keys = turned(self.keys) }
-        agree(back, complaint(back, leaves_of(back)), 2)
+            columns = self.columns, tensors = tensors, side = side, rows = rows,
+            keys = self.keys == self.rows and rows or turned(self.keys) }
+        agree(back, leaves_of(back), 2)
         return move(back, tensors, side, back.rows, back.keys)
     end
 end
@@ -205,10 +251,17 @@ local function options_of(who, options, level)
     return options
 end
 
+local function check_lab(who, lab, level)
+    if type(lab) ~= "table" or not (lab.comm and lab.cp and lab.rank) then
+        error(("%s: the first argument must be a lab (got %s)"):format(who, args.show(lab)),
+            level + 1)
+    end
+end
+
 -- What a call is about; nothing is checked yet but what it asks for.
 local function open(lab, tensors, target, options, who, level)
     level = level + 1
-    args.value(who, "lab", lab, "table", level)
+    check_lab(who, lab, level)
     options = options_of(who, options, level)
     local own = plans.of(lab)
     local function layout(name_or_layout)
@@ -230,11 +283,11 @@ local function enter(lab, tensors, target, options, who, level)
     level = level + 1
     local self, leaves = open(lab, tensors, target, options, who, level)
     if not (needs(self.rows) or needs(self.keys)) then
-        local said = complaint_of_marks(self.own, leaves.tensors, self.rows.from)
+        local said = complaint_of_rows(lab, self.own, leaves.tensors, self.rows.from)
         if said then error(("%s: %s"):format(who, said), level) end
         return tensors, way_back(self), self.side, self
     end
-    agree(self, complaint(self, leaves), level)
+    agree(self, leaves, level)
     local inside, side = move(self, tensors, self.side, self.rows, self.keys)
     return inside, way_back(self), side, self
 end

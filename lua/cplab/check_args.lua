@@ -43,6 +43,13 @@ for _, name in ipairs { "boolean", "string", "table", "function" } do
     matches[name] = function(value) return type(value) == name end
 end
 
+local function sorted_names(types)
+    local names = {}
+    for name in pairs(types) do names[#names + 1] = name end
+    table.sort(names)
+    return names
+end
+
 --- A value as a message shows it: short, with strings in quotes.
 function M.show(value)
     if type(value) == "string" then return ('"%s"'):format(value) end
@@ -123,6 +130,20 @@ local function fits(value, wanted)
     return false
 end
 
+--- Checks that a value is the name of a type, as `fields` takes them.
+-- @return the value
+-- @raise `rules.set: fields.depth: unknown type "integr"; did you mean "integer"?`
+function M.type_name(who, name, value, level)
+    level = (level or 2) + 1
+    M.value(who, name, value, "string", level)
+    local known = sorted_names(matches)
+    local alternatives = value:gsub("%?$", "")
+    for part in (alternatives .. "|"):gmatch "([^|]*)|" do
+        M.one_of(("%s: %s"):format(who, name), "type", part, known, level)
+    end
+    return value
+end
+
 -- "integer|table?" -> "an integer or a table"
 local function in_words(wanted)
     local words = {}
@@ -173,13 +194,6 @@ function M.one_of(who, what, value, list, level)
         if value == known then return value end
     end
     M.unknown(who, what, value, list, (level or 2) + 1)
-end
-
-local function sorted_names(types)
-    local names = {}
-    for name in pairs(types) do names[#names + 1] = name end
-    table.sort(names)
-    return names
 end
 
 local function check_no_other(who, t, types, names, level)

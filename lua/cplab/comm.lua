@@ -134,6 +134,16 @@ function Comm:agree(yes)
     return self:max({ yes and 0 or 1 })[1] == 0
 end
 
+--- Collective. Whether all ranks say the same text.
+-- @tparam string text
+-- @treturn boolean
+function Comm:same(text)
+    -- 52 bits are exact in a double; the maximum and the minimum are equal if all are.
+    local hash = tonumber(C.cpl_hash(0, text, #text) % 2 ^ 52)
+    local votes = self:max { hash, -hash }
+    return votes[1] == -votes[2]
+end
+
 function Comm:__tostring()
     return ("comm: rank %d of %d, %s"):format(self:rank(), self:size(), self:transport())
 end

@@ -47,7 +47,13 @@ M.kinds = sorted(ACCEPTS)
 
 local function declared(kind, cp_mode, level)
     args.one_of("contract", "layer kind", kind, M.kinds, level + 1)
-    if ACCEPTS[kind] == M.ANY then return M.ANY end
+    if ACCEPTS[kind] == M.ANY then
+        if cp_mode ~= nil then
+            error(("contract: layers of kind %s have no cp_mode (got %s)"):format(kind,
+                args.show(cp_mode)), level + 1)
+        end
+        return M.ANY
+    end
     local modes = schedules.cp_modes(kind)
     local mode = args.one_of("contract", "cp_mode of a " .. kind .. " layer", cp_mode or modes[1],
         modes, level + 1)
@@ -58,9 +64,13 @@ local function accepts_of(kind, cp_mode, layouts, level)
     local own = declared(kind, cp_mode, level + 1)
     if layouts == nil then return own end
     if layouts == M.ANY then return M.ANY end
-    local list = type(layouts) == "table" and layouts or { layouts }
-    for i, name in ipairs(list) do
-        named.check(("contract: layouts[%d]"):format(i), name, level + 1)
+    local list = {}
+    for i, name in ipairs(args.value("contract", "layouts", type(layouts) == "table" and layouts
+        or { layouts }, "list", level + 1)) do
+        list[i] = named.check(("contract: layouts[%d]"):format(i), name, level + 1)
+    end
+    if #list == 0 then
+        error('contract: layouts names no layout; "any" stands for every one', level + 1)
     end
     return list
 end
@@ -115,8 +125,10 @@ end
 -- @raise "layers.3.gqa: accepts zigzag, mirror, balanced, got contiguous"
 function M.demand(who, kind, cp_mode, layout, layouts, level)
     level = (level or 1) + 1
+    args.value("contract", "who", who, "string", level)
     local list = accepts_of(kind, cp_mode, layouts, level)
-    if not takes(list, named.check(who, layout, level)) then
+    layout = named.check(who, layout, level)
+    if not takes(list, layout) then
         error(("%s: accepts %s, got %s"):format(who, table.concat(list, ", "), layout), level)
     end
 end

@@ -158,12 +158,6 @@ end
 
 -- ---- what came of it ---------------------------------------------------------------
 
-local function routes_of(decoder)
-    local n = 0
-    for _, stack in ipairs(decoder.list) do n = n + stack:count_routes() end
-    return n
-end
-
 -- Collective. Bytes of all ranks; states are the same on all CP ranks, and count once.
 local function add_bytes(result, lab, decoder)
     local keys, states = decoder:bytes()
@@ -188,7 +182,7 @@ local function result_of(lab, decoder, run, feeds)
     local stack = decoder.last.stack
     local result = metrics.structure(stack)
     for name, value in pairs(metrics.counts(stack)) do result[name] = value end
-    result.routes_built = routes_of(decoder)
+    result.routes_built = decoder.routes_built
     result.attention_imbalance = nil -- of new tokens alone; what a rank has to do are its keys
     add_bytes(result, lab, decoder)
     local prefill, decode = run.prefill, run.decode
@@ -204,24 +198,31 @@ local function result_of(lab, decoder, run, feeds)
     return result, samples
 end
 
-local function check(lab, options, level)
-    level = level + 1
+--- What lab:decode is asked for, checked.
+-- @treturn table options
+-- @raise unknown, missing or wrong fields; a stream without real tokens
+function M.check(lab, options, level)
+    level = (level or 1) + 1
     args.fields("lab:decode", options, FIELDS, level)
     for _, name in ipairs { "last", "chunk", "prefill" } do
         if options[name] then args.integer("lab:decode", name, options[name], 1, nil, level) end
     end
-    local feeds, real = plan(text_of(lab), options)
-    if #feeds == 0 then error("lab:decode: the stream has no real tokens", level) end
-    return feeds, real
+    local text = text_of(lab)
+    for i = 1, text:n_sequences() do
+        if text:sequence(i - 1).real > 0 then return options end
+    end
+    error("lab:decode: the stream has no real tokens", level)
 end
 
 --- Collective. See lab:decode.
+-- @tparam table lab
+-- @tparam table options of M.check, the same on all ranks
 -- @treturn table metrics
 -- @treturn {number,...} milliseconds of each decoding step
 -- @treturn ?table trace, as cplab.metrics.wrong_rows takes it
 function M.run(lab, options, level)
     level = (level or 1) + 1
-    local feeds, real = check(lab, options, level)
+    local feeds, real = plan(text_of(lab), options)
     local decoder = decoders.new(lab, { capacity = options.capacity or real }, level,
         not options.capacity and shares_of(lab, feeds) or nil)
     collectgarbage() -- the peak is of this, not of stacks that are gone

@@ -11,8 +11,9 @@
 --     of a CP group (cpl_gdn_state).
 --
 -- What is fed alike twice runs on the same stack, which is made at the first time: from then on a
--- step allocates nothing. Parameters are the model's initial ones. Depths of MTP serve training and
--- are left out; there is no backward.
+-- step allocates nothing, unless more than 16 other ways of feeding came in between: the stacks
+-- that were used last are kept. `routes_built` counts the routes of all. Parameters are the model's
+-- initial ones. Depths of MTP serve training and are left out; there is no backward.
 -- @classmod cplab.decoder
 -- @usage local decoder = lab:decoder { capacity = 64 }
 -- decoder:feed { { 3, 1, 4 }, { 1, 5 } }        -- the prompts of two sequences
@@ -23,10 +24,12 @@
 -- end
 local args = require "cplab.check_args"
 local clib = require "clib"
+local comms = require "cplab.comm"
 local layers = require "cplab.layers"
 local rows = require "cplab.rows"
 local schedules = require "cplab.schedule"
 local stacks = require "cplab.stack"
+local steps = require "cplab.steps"
 local streams = require "cplab.stream"
 local tensors = require "cplab.tensor"
 local C, ffi = clib.C, clib.ffi
@@ -37,6 +40,9 @@ Decoder.__index = Decoder
 local M = {}
 
 local FIELDS = { capacity = "integer|list" }
+local MAX_STACKS = 16 -- that live on; see above
+local MAX_SHOWN = 60 -- letters of what a rank feeds, in a message
+local MAX_CAPACITY = 2 ^ 31 - 1 -- of one sequence, so that sums of them are exact
 
 -- ---- streams of new tokens -------------------------------------------------------
 
@@ -129,27 +135,42 @@ end
 
 -- ---- feeding -----------------------------------------------------------------------
 
+local function find_stack(self, key)
+    for i, made in ipairs(self.stacks) do
+        if made.key == key then return table.remove(self.stacks, i) end
+    end
+    return nil
+end
+
+-- Of those that were used, the last ones live on.
+local function make_room(self)
+    if #self.stacks < MAX_STACKS then return end
+    table.remove(self.stacks, 1)
+    collectgarbage() -- it does not know how much hangs on a stack
+end
+
 -- Sequences that begin meet keys by the layers' modes, those that go on by the caches: a stack
 -- knows one of the two.
 local function stack_for(self, counts)
     local key = (self:has_past() and "goes on " or "begins ") .. table.concat(counts, " ")
-    local made = self.stacks[key]
+    local made = find_stack(self, key)
     if not made then
         local lab = self.lab
-        made = { stack = stacks.new {
+        make_room(self)
+        made = { key = key, stack = stacks.new {
             model = self.model, stream = M.stream(lab, counts), comm = lab.comm, cp = lab.cp,
             tp = lab.tp, trace = self.trace, faults = lab.options.faults, past = self,
         } }
         made.entry_spans = made.stack.entry:spans(lab.rank, true)
         made.spans = made.stack.exit:spans(lab.rank, true)
-        self.stacks[key] = made
-        self.list[#self.list + 1] = made.stack
+        self.routes_built = self.routes_built + made.stack:count_routes()
     end
+    self.stacks[#self.stacks + 1] = made
     return made
 end
 
 local function check_tokens(self, tokens, level)
-    if type(tokens) ~= "table" or #tokens ~= self.n then
+    if not args.is_list(tokens) or #tokens ~= self.n then
         error(("decoder.feed: expected the new tokens of each of %d sequences, a list of %d lists")
             :format(self.n, self.n), level + 1)
     end
@@ -167,17 +188,15 @@ local function check_tokens(self, tokens, level)
     return counts
 end
 
--- Collective. Ranks that feed different tokens would go different ways.
+-- Collective. Ranks that feed different tokens, or go on from others, would go different ways.
 local function agree(self, tokens, level)
     local words = {}
     for i, list in ipairs(tokens) do words[i] = table.concat(list, " ") end
-    local text = table.concat(words, ", ")
-    local hash = tonumber(C.cpl_hash(0, text, #text) % 2 ^ 52)
-    local votes = ffi.new("double[2]", hash, -hash)
-    clib.check(C.cpl_comm_max(self.lab.comm, votes, 2))
-    if votes[0] ~= -votes[1] then
+    local text = ("%s (%safter %s)"):format(table.concat(words, ", "), self.trace and "traced, "
+        or "", table.concat(self.seen, ", "))
+    if not comms.wrap(self.lab.comm):same(text) then
         error(("decoder.feed: the ranks feed different tokens; rank %d: %s"):format(self.lab.rank,
-            text), level + 1)
+            #text > MAX_SHOWN and text:sub(1, MAX_SHOWN) .. " ..." or text), level + 1)
     end
 end
 
@@ -201,17 +220,31 @@ function Decoder:prepare(tokens, level)
     place_tokens(made, tokens)
     made.before = {}
     for i, n in ipairs(self.seen) do made.before[i] = n end
+    self.ready = made
     return made
 end
 
 --- Collective. The forward pass over what was made ready; the sequences are longer then.
+-- @raise what is not ready: not made ready last, run already, or forgotten with all tokens
 function Decoder:run(made)
+    if made == nil or made ~= self.ready then
+        error("decoder.run: runs what decoder:prepare made ready last, and that once", 2)
+    end
+    self.ready = nil
     if made.stack.has_past then made.stack:forget_past(self.states) end
     made.stack:forward()
+    made.stack:end_step()
     for i, n in ipairs(self.seen) do
         self.seen[i] = n + made.stack.exit:stream():sequence(i - 1).real
     end
     self.last = made
+end
+
+-- Collective. A wrong row on any rank fails the case.
+local function judge_trace(self)
+    local trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" }
+    steps.add_trace(trace)
+    self.lab:judge_trace(trace)
 end
 
 --- Collective. Some new tokens of each sequence.
@@ -224,7 +257,10 @@ end
 -- @raise lists that do not fit sequences, vocabulary or capacity, nothing to feed, other tokens on
 -- another rank; nothing is changed then
 function Decoder:feed(tokens)
-    self:run(self:prepare(tokens, 2))
+    local made = self:prepare(tokens, 2)
+    if self.trace then C.cpl_counters_reset() end
+    self:run(made)
+    if self.trace then judge_trace(self) end
     local stack = self.last.stack
     local exit = stack.exit
     local logits = tensors.zeros({ exit:n_local(self.lab.rank), self.model.vocab },
@@ -261,13 +297,14 @@ function Decoder:clear()
         if state.tail then C.cpl_tensor_fill(state.tail, 0) end
     end
     for i = 1, self.n do self.seen[i] = 0 end
-    self.last = nil
+    self.last, self.ready = nil, nil
 end
 
---- Token tracing of the steps to come.
+--- Token tracing of the steps to come: a wrong row in what is fed fails the case.
+-- @tparam boolean on the same on all ranks
 function Decoder:set_trace(on)
-    self.trace = on
-    for _, stack in ipairs(self.list) do stack:set_trace(on) end
+    self.trace = args.value("decoder.set_trace", "on", on, "boolean", 2)
+    for _, made in ipairs(self.stacks) do made.stack:set_trace(on) end
 end
 
 --- A decoder for the sequences of a lab's stream (of a batch its columns), with nothing seen.
@@ -284,18 +321,18 @@ function M.new(lab, options, level, shares)
     local n = columns > 1 and columns or lab.stream:n_sequences()
     local capacity = options.capacity
     if type(capacity) == "number" then
-        local each = args.integer("lab:decoder", "capacity", capacity, 1, nil, level)
+        local each = args.integer("lab:decoder", "capacity", capacity, 1, MAX_CAPACITY, level)
         capacity = {}
         for i = 1, n do capacity[i] = each end
     end
-    args.integers("lab:decoder", "capacity", capacity, 0, nil, level)
+    args.integers("lab:decoder", "capacity", capacity, 0, MAX_CAPACITY, level)
     if #capacity ~= n then
         error(("lab:decoder: a capacity for each of %d sequences (got %d)"):format(n, #capacity),
             level)
     end
     local self = setmetatable({
         lab = lab, model = lab.model:with { mtp = false }, n = n, capacity = capacity,
-        shares = shares, seen = {}, caches = {}, states = {}, stacks = {}, list = {},
+        shares = shares, seen = {}, caches = {}, states = {}, stacks = {}, routes_built = 0,
         trace = false,
     }, Decoder)
     for i = 1, n do self.seen[i] = 0 end

@@ -3,7 +3,10 @@
 -- @classmod cplab.exchange
 -- @usage local plan = cplab.exchange.plan(cplab.route(z, c), comm, "f32", hidden)
 --   plan:convert(x, y)
+local args = require "cplab.check_args"
 local clib = require "clib"
+local comms = require "cplab.comm"
+local routes = require "cplab.route"
 
 local C, ffi = clib.C, clib.ffi
 
@@ -25,6 +28,12 @@ local flying = {}
 -- @treturn Plan
 -- @raise ranks of route and group differ, or the ranks plan different exchanges
 function M.plan(route, comm, dtype, width, method)
+    for name, is_right in pairs { route = routes.is(route), comm = comms.is(comm) } do
+        if not is_right then
+            error(("exchange.plan: %s must be a cplab.%s"):format(name, name), 2)
+        end
+    end
+    args.value("exchange.plan", "width", width, "integer", 2)
     local code = clib.dtypes[dtype]
     if code == nil then
         error(("exchange.plan: unknown dtype %q"):format(tostring(dtype)), 2)
@@ -46,12 +55,24 @@ function M.methods()
     return names
 end
 
+-- Any face of a `cpl_tensor` will do.
+local function check_both(who, ...)
+    for _, named in ipairs { ... } do
+        local value = named[2]
+        local ptr = type(value) == "table" and value._ptr
+        if not (ffi.istype("cpl_tensor *", ptr) and ptr ~= nil) then
+            error(("%s: %s must be a tensor (got %s)"):format(who, named[1], args.show(value)), 3)
+        end
+    end
+end
+
 --- Collective. Moves rows from src to dst, which may be src where `in_place` says so.
 -- @tparam Tensor src
 -- @tparam Tensor dst
 -- @treturn Tensor dst
 -- @raise rows, width, dtype or layout that are not the plan's; another rank's failure
 function Plan:convert(src, dst)
+    check_both("exchange.convert", { "src", src }, { "dst", dst })
     clib.check(C.cpl_plan_start(self._ptr, src._ptr, dst._ptr), 2)
     clib.check(C.cpl_plan_finish(self._ptr), 2)
     return dst
@@ -59,6 +80,7 @@ end
 
 --- Collective. The first half of `convert`; neither tensor may be touched until `finish`.
 function Plan:start(src, dst)
+    check_both("exchange.start", { "src", src }, { "dst", dst })
     clib.check(C.cpl_plan_start(self._ptr, src._ptr, dst._ptr), 2)
     flying[self] = { src = src, dst = dst }
 end
@@ -78,6 +100,7 @@ end
 -- @tparam ?boolean accumulate to what d_src holds; else from 0
 -- @treturn Tensor d_src
 function Plan:adjoint(d_dst, d_src, accumulate)
+    check_both("exchange.adjoint", { "d_dst", d_dst }, { "d_src", d_src })
     clib.check(C.cpl_plan_start_adjoint(self._ptr, d_dst._ptr, d_src._ptr, accumulate == true), 2)
     clib.check(C.cpl_plan_finish(self._ptr), 2)
     return d_src

@@ -7,9 +7,9 @@
 --   local m = lab:step { backward = true, reference = true, trace = true }
 --   lab:check("parity_grad", m.parity_grad, 1e-12)
 -- end
-local agreement = require "cplab.agreement"
 local args = require "cplab.check_args"
 local clib = require "clib"
+local comms = require "cplab.comm"
 local decode = require "cplab.decode"
 local decoders = require "cplab.decoder"
 local experiments = require "cplab.experiment"
@@ -122,8 +122,10 @@ local function merge(into, from)
     return into
 end
 
--- Collective. A wrong row on any rank fails the case, with a check that says which.
-local function check_trace(self, trace)
+--- Collective. A wrong row on any rank fails the case, with a check that says which.
+-- @tparam table trace of cplab.steps
+-- @treturn number wrong rows of all ranks
+function Lab:judge_trace(trace)
     local wrong_rows, sentence = metrics.wrong_rows(self.comm, trace)
     if wrong_rows > 0 then
         self.checks[#self.checks + 1] = { name = "trace: " .. sentence, passed = false,
@@ -150,18 +152,24 @@ local function fill_in(self, options)
     return options
 end
 
--- Collective. Ranks that ask for different steps would train different models.
-local function agree(self, options)
-    local words = {}
-    for name, value in pairs(options) do
-        words[#words + 1] = name .. "=" .. (type(value) == "number" and ("%.17g"):format(value)
-            or tostring(value))
+local function exact(value)
+    if type(value) == "table" then
+        local words = {}
+        for i, part in ipairs(value) do words[i] = exact(part) end
+        return table.concat(words, ",")
     end
+    return type(value) == "number" and ("%.17g"):format(value) or tostring(value)
+end
+
+-- Collective. Ranks that ask for different things would train different models, or never meet.
+local function agree(self, who, what, options)
+    local words = {}
+    for name, value in pairs(options) do words[#words + 1] = name .. "=" .. exact(value) end
     table.sort(words)
     local text = table.concat(words, " ")
-    if not agreement.is_same(self.comm, text) then
-        error(("lab:step: the ranks ask for different steps; rank %d: %s"):format(self.rank, text),
-            3)
+    if not comms.wrap(self.comm):same(text) then
+        error(("lab:%s: the ranks ask for different %s; rank %d: %s"):format(who, what, self.rank,
+            text), 3)
     end
 end
 
@@ -216,7 +224,7 @@ function Lab:step(options)
     take_stages(self, options)
     options.betas = nil
     merge(options, settings)
-    agree(self, fill_in(self, options))
+    agree(self, "step", "steps", fill_in(self, options))
     self.recompute = options.recompute
     need_stack(self, "step")
     collectgarbage() -- the peak is of this step, not of a stack that is gone
@@ -230,7 +238,7 @@ function Lab:step(options)
     result.loss = run.losses[#run.losses]
     local mtp_losses = add_depths(result, run.stack)
     result.grad_norm = options.backward and run.stack.grad_norm or nil
-    result.wrong_rows = traced and check_trace(self, run.trace) or nil
+    result.wrong_rows = traced and self:judge_trace(run.trace) or nil
     if key then
         merge(result, metrics.compare(run.stack, key, options.backward))
     end
@@ -259,18 +267,23 @@ end
 -- decode_allocations (of this process in the worst step on a stack that ran before; if not traced)
 function Lab:decode(options)
     need(self, "decode", 2)
-    local result, samples, trace = decode.run(self, options or {}, 2)
-    result.wrong_rows = trace and check_trace(self, trace) or nil
+    self.stream = steps.stream_at(self, 0) -- what the reference is of
+    options = decode.check(self, options or {}, 2)
+    agree(self, "decode", "decodings", options)
+    local result, samples, trace = decode.run(self, options, 2)
+    result.wrong_rows = trace and self:judge_trace(trace) or nil
     merge(self.metrics, result)
     self.samples.decode_ms = samples
     return result
 end
 
---- A decoder that a script drives itself: see cplab.decoder.
+--- A decoder that a script drives itself: see cplab.decoder. With --trace-tokens it traces.
 -- @tparam table options capacity: tokens that a sequence may have in all, a number or one for each
 function Lab:decoder(options)
     need(self, "decoder", 2)
-    return (decoders.new(self, options or {}, 2))
+    local decoder = decoders.new(self, options or {}, 2)
+    decoder:set_trace(self.options.trace_tokens or false)
+    return decoder
 end
 
 -- ---- checks, records, tensors --------------------------------------------------------
@@ -310,13 +323,6 @@ function Lab:record(t)
     self.records[#self.records + 1] = t
 end
 
-local function need_tensor(who, tensor)
-    if not tensors.is_tensor(tensor) then
-        error(("lab:%s: the first argument must be a tensor (got %s)"):format(who,
-            args.show(tensor)), 3)
-    end
-end
-
 --- Collective. A new tensor with the rows of `to`, from one with those of `from`. A row is what
 -- belongs to one position: of a batch all columns, as in a tensor [rows, batch, hidden]. Where a
 -- rank's rows lie column by column, give `layout:columns()` on both sides. Routes and plans are
@@ -326,8 +332,8 @@ end
 -- @param to likewise
 -- @tparam ?table options method: a name of cplab.exchange.methods(), or "auto"
 function Lab:convert(tensor, from, to, options)
-    need_tensor("convert", tensor)
     args.fields("lab:convert", options or {}, CONVERT, 2)
+    tensors.check("lab:convert", "tensor", tensor, 2)
     local own = plans.of(self)
     return (own:convert(tensor, own:layout(from, "lab:convert", 2), own:layout(to, "lab:convert",
         2), options and options.method, 2))
@@ -339,7 +345,7 @@ end
 -- @param layout whose rows they are, or its name; default: where the model lives
 -- (under an assignment: the exit layout)
 function Lab:gather(tensor, layout)
-    need_tensor("gather", tensor)
+    tensors.check("lab:gather", "tensor", tensor, 2)
     local of = layout and plans.of(self):layout(layout, "lab:gather", 2)
         or need_stack(self, "gather").exit:positions_layout()
     local shape, src = tensor:shape(), tensor._ptr

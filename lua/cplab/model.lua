@@ -77,7 +77,7 @@ local function check_layouts(kind, allowed, runs_in, level)
     local who = "model." .. kind
     local list = type(allowed) == "table" and allowed or { allowed }
     for _, name in ipairs(list) do
-        named.check(who, name, level + 1)
+        name = named.check(who, name, level + 1)
         if name == runs_in or name == named.parse(runs_in) then return end
     end
     error(("%s: runs in %s, which is not among its layouts (%s)"):format(who, runs_in,

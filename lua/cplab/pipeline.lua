@@ -62,7 +62,7 @@ local function with_ends(n, options, level)
     end
     local n_middle = pp - (first and 1 or 0) - (last and 1 or 0)
     local rest = n - (first or 0) - (last or 0)
-    if n_middle < 0 or (n_middle == 0 and rest ~= 0) then
+    if n_middle < 0 or rest < n_middle or (n_middle == 0 and rest ~= 0) then
         fail(level + 1, "first = %s and last = %s leave %d of %d layers to %d stages",
             tostring(first), tostring(last), rest, n, math.max(n_middle, 0))
     end
@@ -119,7 +119,9 @@ end
 -- @tparam ?number virtual which of its stages; 0
 -- @raise a rank or chunk out of range
 function M.find(stages, pp_rank, virtual)
+    args.value("pipeline.find", "stages", stages, "list", 2)
     local last = stages[#stages]
+    if not last then error("pipeline.find: there are no stages", 2) end
     args.integer("pipeline.find", "pp_rank", pp_rank, 0, last.pp_rank, 2)
     args.integer("pipeline.find", "virtual", virtual or 0, 0, last.virtual, 2)
     return stages[(virtual or 0) * (last.pp_rank + 1) + pp_rank + 1]
@@ -142,6 +144,10 @@ end
 -- @treturn {string|false,...}
 -- @raise unknown layouts
 function M.preferences(schedule, layouts)
+    if not schedules.is(schedule) then
+        error(("pipeline.preferences: the first argument must be a schedule (got %s)"):format(
+            args.show(schedule)), 2)
+    end
     layouts = args.fields("pipeline.preferences", layouts or {},
         { attention = "string?", gdn = "string?" }, 2)
     for _, name in pairs(layouts) do named.check("pipeline.preferences", name, 2) end
@@ -163,6 +169,10 @@ end
 -- @treturn ?string
 -- @raise a layer out of range
 function M.entry_layout(preferences, first)
+    args.value("pipeline.entry_layout", "preferences", preferences, "list", 2)
+    for _, name in ipairs(preferences) do
+        if name then named.check("pipeline.entry_layout", name, 2) end
+    end
     args.integer("pipeline.entry_layout", "first", first, 0, #preferences, 2)
     for i = first, 1, -1 do
         if preferences[i] then return preferences[i] end

@@ -1,7 +1,7 @@
 --- Conversions of a lab's tensors: layouts by name, routes and plans, each made once.
 -- Two layouts that hold the same rows are the same layout here, whoever made them and when, so that
 -- what is converted again and again (module boundaries, one pair of layouts a microbatch) builds
--- its routes once. Ranks count from 0.
+-- its routes once; after 64 plans one begins anew. Ranks count from 0.
 -- @classmod cplab.plans
 local args = require "cplab.check_args"
 local clib = require "clib"
@@ -16,11 +16,13 @@ Plans.__index = Plans
 
 local M = {}
 
+local MAX_KEPT = 64 -- plans
+
 --- Of a lab, or of what has its comm (`cpl_comm *`), cp, tp, rank and stream. `routes_built` and
 -- `plans_built` count.
 function M.new(lab)
     return setmetatable({ lab = lab, named = {}, known = {}, routes = {}, plans = {},
-        routes_built = 0, plans_built = 0 }, Plans)
+        routes_built = 0, plans_built = 0, n_kept = 0 }, Plans)
 end
 
 --- The plans of a lab, made when first asked for.
@@ -64,6 +66,10 @@ function Plans:layout(name_or_layout, who, level)
         error(("%s: expected a layout or its name (got %s)"):format(who,
             args.show(name_or_layout)), level)
     end
+    if not self.lab.stream then
+        error(("%s: the lab has no stream to make the layout %s of"):format(who,
+            args.show(name_or_layout)), level)
+    end
     local of_stream = self.named[self.lab.stream] or {}
     self.named[self.lab.stream] = of_stream
     if not of_stream[name_or_layout] then
@@ -92,16 +98,25 @@ function Plans:route(from, to, level)
     return self.routes[key]
 end
 
+-- A lab may have a stream for each step, and with it layouts that never come back. All ranks make
+-- the same plans in the same order, and so forget them together.
+local function make_room(self)
+    if self.n_kept < MAX_KEPT then return end
+    self.routes, self.plans, self.columns, self.n_kept = {}, {}, nil, 0
+    collectgarbage() -- it does not know how much hangs on a plan
+end
+
 -- Collective where it is made. Another method of the same is another plan.
 local function plan_of(self, from, to, ptr, method, level)
     local width = C.cpl_tensor_width(ptr)
-    local made_of = self:route(from, to, level + 1)
     local key = ("%s %s %d %d %s"):format(key_of(from), key_of(to), tonumber(ptr.dtype),
         tonumber(width), method or "auto")
     if not self.plans[key] then
+        make_room(self)
+        local made_of = self:route(from, to, level + 1)
         self.plans[key] = clib.create("cpl_plan", C.cpl_plan_destroy, level + 1,
             C.cpl_plan_create, made_of._ptr, self.lab.comm, ptr.dtype, width, method)
-        self.plans_built = self.plans_built + 1
+        self.plans_built, self.n_kept = self.plans_built + 1, self.n_kept + 1
     end
     return self.plans[key]
 end

@@ -38,7 +38,7 @@ function M.resolve(policy, level)
         args.one_of("policy", "policy", policy, M.names, level)
         triple = M.triples[policy]
         if not triple then return { name = policy, is_auto = true } end
-    elseif type(policy) ~= "table" or #policy ~= 3 then
+    elseif not args.is_list(policy) or #policy ~= 3 then
         error("policy: expected a name, three layouts { model, gqa, gdn } or an assignment", level)
     end
     for i, name in ipairs(triple) do names[i] = named.check("policy", name, level) end

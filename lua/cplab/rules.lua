@@ -120,7 +120,7 @@ local function make_set(t, level)
         if set.fields[name] then
             error(("%s: fields: there already is a setting \"%s\""):format(who, name), level + 1)
         end
-        args.value(who, "fields." .. name, wanted, "string", level + 1)
+        args.type_name(who, "fields." .. name, wanted, level + 1)
         set.fields[name] = wanted
     end
     for _, rule in ipairs(t.rules) do add(set, rule, level + 1) end
@@ -169,6 +169,18 @@ local function complete(who, config, set, level)
     return full
 end
 
+-- What a rule's test gave: the pairs of settings between which the rule is broken.
+local function broken_pairs(who, set, rule, kept, level)
+    level = level + 1
+    if not kept then return { rule.settings } end
+    if type(kept) ~= "table" then return {} end
+    who = ("%s: what the test of \"%s\" gave"):format(who, rule.name)
+    for _, pair in ipairs(args.value(who, "the list of pairs", kept, "list", level)) do
+        check_settings(who, set, args.value(who, "a pair", pair, "list", level), level)
+    end
+    return kept
+end
+
 local function violation(rule, config, pair)
     local a, b = pair[1], pair[2]
     local sides = ("%s = %s, %s = %s"):format(a, show(config[a]), b, show(config[b]))
@@ -184,9 +196,7 @@ local function check(who, config, set, level)
     config = complete(who, config, set, level + 1)
     local list = {}
     for _, rule in ipairs(set.rules) do
-        local kept = rule.test(config)
-        local pairs_broken = type(kept) == "table" and kept or not kept and { rule.settings } or {}
-        for _, pair in ipairs(pairs_broken) do
+        for _, pair in ipairs(broken_pairs(who, set, rule, rule.test(config), level + 1)) do
             list[#list + 1] = violation(rule, config, pair)
         end
     end

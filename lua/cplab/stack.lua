@@ -13,7 +13,6 @@
 -- layer of a branch on the whole shard of its CP rank, in the part of the group that has the same
 -- tp rank. Each rank holds all parameters and uses its slice: memory is not what is studied here.
 -- @classmod cplab.stack
-local agreement = require "cplab.agreement"
 local assignments = require "cplab.assignment"
 local clib = require "clib"
 local comms = require "cplab.comm"
@@ -237,7 +236,7 @@ end
 local function check_plan(self)
     if not self.model.policy.is_auto then return end
     local text = table.concat(assignments.describe(self.assignment), "; ")
-    if not agreement.is_same(self.comm, text) then
+    if not comms.wrap(self.comm):same(text) then
         error(("stack: the ranks plan different layouts; rank %d: %s"):format(self.rank, text), 0)
     end
 end
@@ -480,10 +479,13 @@ function Stack:step(options)
     if options.optimizer then
         optimizers.update(self.parameters, self.kernels, options, self.grad_norm)
     end
-    for _, c in pairs(self.conversions) do
-        c:end_step()
-    end
+    self:end_step()
     return loss
+end
+
+--- The end of a step, of training or of decoding: what was made for it alone is forgotten.
+function Stack:end_step()
+    for _, c in pairs(self.conversions) do c:end_step() end
 end
 
 --- Turns token tracing on or off for the steps to come.

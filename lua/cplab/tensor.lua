@@ -89,6 +89,15 @@ function M.is_tensor(value)
     return getmetatable(value) == Tensor
 end
 
+--- Checks that a value is a tensor: what reads it goes by its pointer.
+-- @return the value
+-- @raise `lab:convert: tensor must be a cplab.tensor (got 3)`
+function M.check(who, name, value, level)
+    if M.is_tensor(value) then return value end
+    error(("%s: %s must be a cplab.tensor (got %s)"):format(who, name, args.show(value)),
+        (level or 1) + 1)
+end
+
 --- The dimensions, a fresh list.
 function Tensor:shape()
     local shape = {}

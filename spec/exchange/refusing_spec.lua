@@ -194,6 +194,31 @@ describe("ranks that disagree", function()
         end
     end)
 
+    on(1)("with what plans and exchanges take are told so: what is no tensor has no pointer",
+        function()
+        local results = ranks.run(1, function(comm)
+            local exchange = require "cplab.exchange"
+            local rows = require "spec.exchange.rows"
+            local layout = rows.layout("zigzag", rows.stream("thd", 1), 1)
+            local route = require "cplab.route" (layout, layout)
+            local plan, list = exchange.plan(route, comm, "f32", 3), {}
+            for i, call in ipairs { { exchange.plan, "route", comm, "f32", 3 },
+                { exchange.plan, route, {}, "f32", 3 }, { exchange.plan, route, comm, "f32", "3" },
+                { plan.convert, plan, "x", "y" }, { plan.start, plan, {}, {} },
+                { plan.adjoint, plan, { _ptr = 3 }, {} } } do
+                local _, text = pcall(unpack(call))
+                list[i] = text:gsub("^[^:]+:%d+: ", "")
+            end
+            return list
+        end)
+        assert.same({ "exchange.plan: route must be a cplab.route",
+            "exchange.plan: comm must be a cplab.comm",
+            'exchange.plan: width must be an integer (got "3")',
+            'exchange.convert: src must be a tensor (got "x")',
+            "exchange.start: src must be a tensor (got a table)",
+            "exchange.adjoint: d_dst must be a tensor (got a table)" }, results[1])
+    end)
+
     on(1)("with the table of methods are told the names", function()
         local results = ranks.run(1, function(comm)
             local exchange = require "cplab.exchange"

@@ -175,6 +175,8 @@ describe("a cache of keys is refused", function()
             message(prepared, cache, { real = { 3, 2, 1 } }))
         assert.equal("layers.1: the cache holds rows of 16 x f64, the layer makes rows of 6 x f64",
             message(prepared, cache, part, nil, { kind = "mla" }))
+        assert.equal("layers.1: the cache holds rows of 16 x f64, the layer makes rows of 16 x f32",
+            message(prepared, cache, part, nil, { dtype = "f32" }))
     end)
 
     it("by a layer of another group", function()

@@ -30,6 +30,20 @@ describe("the nearest name", function()
     end)
 end)
 
+describe("the name of a type", function()
+    it("is one of those that fields take, alternatives and what may be nil too", function()
+        for _, name in ipairs { "integer", "integer?", "table|string?", "any?", "list" } do
+            assert.equal(name, args.type_name("f", "x", name))
+        end
+        assert.equal('f: x: unknown type "integr"; did you mean "integer"?',
+            message(args.type_name, "f", "x", "integr?"))
+        assert.equal('f: x: unknown type "strin"; did you mean "string"?',
+            message(args.type_name, "f", "x", "list|strin"))
+        assert.equal("f: x must be a string (got 3)", message(args.type_name, "f", "x", 3))
+        assert.truthy(message(args.type_name, "f", "x", ""):find 'unknown type ""')
+    end)
+end)
+
 describe("fields", function()
     local types = { cp = "integer", tp = "integer?", near = "table|string?", runs = "list?",
         f = "function?", x = "number?", flag = "boolean?", any = "any?" }

@@ -74,6 +74,26 @@ describe("an assignment", function()
             .. "x:mirror>zigzag", steps(between("zigzag", "zigzag", layers), "G*", 2))
     end)
 
+    it("goes by the entries of pipeline stages, where they differ", function()
+        local placed = require("cplab.pipeline").place(fit(between("contiguous", "contiguous",
+            { { live = "contiguous" }, { live = "zigzag" } }), "G*"),
+            cplab.pipeline.cut(2, { pp = 2, entries = { "mirror" } }))
+        assert.equal("mixer x:contiguous>mirror x:mirror>zigzag mixer x:zigzag>contiguous",
+            words(assignment.steps(placed, 2, function() end)))
+        assert.equal("mixer mixer", words(assignment.steps(placed, 1, function() end)))
+    end)
+
+    it("takes the ranks that spread heads from a layer that moves rows alone", function()
+        local list = cplab.schedule.list { { "gqa", cp_mode = "a2a+p2p", a2a = 2 },
+            { "gqa", cp_mode = "a2a+p2p", a2a = 2 } }
+        local of = between("zigzag", "zigzag", { { live = "zigzag", cp_mode = "p2p" },
+            { live = "zigzag" } })
+        local layers = fit(of, "**", { schedule = list }).layers
+        assert.same({ "p2p", nil, "a2a+p2p", 2 }, { layers[1].layer.cp_mode, layers[1].layer.a2a,
+            layers[2].layer.cp_mode, layers[2].layer.a2a })
+        assert.equal(2, list.layers[1].a2a) -- the schedule is as it was
+    end)
+
     it("gathers under tensor parallelism, but not for the residual stream", function()
         local layers = { { live = "zigzag", mixer = "contiguous" }, { live = "mirror" } }
         local of = between("zigzag", "mirror", layers)
@@ -167,6 +187,16 @@ describe("an assignment", function()
             'policy: unknown layout "zigzak"; did you mean "zigzag"?')
     end)
 
+    it("gives what each layer wants from a list of layouts, and nothing else", function()
+        local a = assignment.coalesced({ "mirror", false }, "zigzag", "contiguous")
+        assert.same({ "zigzag", "contiguous" }, { a.entry, a.exit })
+        assert.equal("zigzag", assignment.coalesced({ "mirror" }, "zigzag").exit)
+        assert.has_error(function() assignment.coalesced(nil, "zigzag") end,
+            "assignment.coalesced: preferences must be a list (got nil)")
+        assert.has_error(function() assignment.coalesced("zigzag", "zigzag") end,
+            'assignment.coalesced: preferences must be a list (got "zigzag")')
+    end)
+
     it("comes from the planner where the policy is auto", function()
         local kept, had = package.loaded["cplab.planner"], #policy.names
         local asked
@@ -227,6 +257,15 @@ describe("an assignment is refused", function()
         assert.has_error(function()
             model:with { policy = between("zigzag", "zigzag", lives "zigzag") }
         end, "policy: 1 layers are assigned, the model has 3 (3 of the schedule, 0 of MTP)")
+    end)
+
+    it("where it was made for layers of another kind", function()
+        local a = fit(between("zigzag", "zigzag", { { live = "zigzag" }, { live = "zigzag" } }),
+            "G*")
+        assert.equal(2, #fit(a, "G*").layers)
+        a.layers[1].cp_mode, a.layers[2].cp_mode = nil, nil
+        assert.error_matches(function() fit(a, "*G") end,
+            'policy: layer 0 is a gqa layer in the model, and "gdn" in the assignment', 1, true)
     end)
 
     it("with a mixer away from home that takes any layout", function()

@@ -127,6 +127,41 @@ describe("boundary.enter", function()
         end)
     end)
 
+    it("makes a plan for each dtype, width and method of a pair", function()
+        holds({ 2 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab = support.lab(comm)
+            local function plans_with(dtype, width, method)
+                local n = support.layout(lab, "contiguous"):n_local(lab.rank)
+                lab:convert(cplab.tensor.zeros({ n, width }, dtype), "contiguous", "zigzag",
+                    { method = method })
+                return lab.plans.plans_built
+            end
+            local made = { plans_with("f64", 2), plans_with("f32", 2), plans_with("f32", 3),
+                plans_with("f32", 3, "packed"), plans_with("f32", 3, "auto"), plans_with("f64", 2) }
+            local text = table.concat(made, " ")
+            return text == "1 2 3 4 4 4" and lab.plans.routes_built == 1 or text
+        end)
+    end)
+
+    it("keeps so many plans, and makes those that it needs again", function()
+        holds({ 2 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab = support.lab(comm)
+            local most = 0
+            for i = 1, 140 do -- of 70 widths
+                local inside, exit = cplab.boundary.enter(lab, support.rows(lab, "contiguous",
+                    (i - 1) % 70 + 1), "zigzag")
+                if not support.holds(lab, exit(inside), "contiguous") then return i end
+                local n = 0
+                for _ in pairs(lab.plans.plans) do n = n + 1 end
+                most = math.max(most, n)
+            end
+            return most == 64 and lab.plans.plans_built == 280 and lab.plans.routes_built == 10
+                or ("%d %d %d"):format(most, lab.plans.plans_built, lab.plans.routes_built)
+        end)
+    end)
+
     it("knows balanced layouts by name, as models do", function()
         holds({ 2 }, function(comm)
             local support, cplab = require "spec.support.boundary_lab", require "cplab"
@@ -135,7 +170,12 @@ describe("boundary.enter", function()
                 "balanced@0.1")
             local balanced = cplab.layout.balanced(lab.stream, { cp = 2, block = 8,
                 tolerance = 0.1, near = support.layout(lab, "contiguous") })
-            return support.holds(lab, inside, balanced)
+            -- Of a model that lives in zigzag they stay near that.
+            local other = support.lab(comm, { policy = { "zigzag", "balanced", "contiguous" } })
+            local near = cplab.boundary.enter(other, support.rows(other, "contiguous", 1),
+                "balanced@0.5", { from = "contiguous" })
+            return support.holds(lab, inside, balanced) and not support.holds(lab, inside, "zigzag")
+                and support.holds(other, near, "zigzag")
         end)
     end)
 
@@ -194,6 +234,17 @@ describe("where rows are", function()
                     { a = zigzag, b = mirror }, "snake")
                 and support.refusal(exit, { zigzag }):find(
                     "boundary: exit: tensors[1] holds rows of zigzag", 1, true) ~= nil
+        end)
+    end)
+
+    it("[T-24] is refused where the mark is of a layout that the lab never had", function()
+        holds({ 2 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab, other = support.lab(comm), support.lab(comm)
+            local x = cplab.boundary.enter(other, support.rows(other, "contiguous", 2), "snake")
+            local text = support.refusal(cplab.boundary.enter, lab, x, "zigzag")
+            return text:find("tensors holds rows of another layout, not of contiguous", 1, true)
+                ~= nil or text
         end)
     end)
 
@@ -258,6 +309,29 @@ describe("what stands beside the rows", function()
                 and support.holds(lab, side.key_value_states.v, b)
                 and support.same(side.masks, support.mask(lab, "mirror", 2, b))
                 and support.holds(lab, back.key_value_states.k, a)
+        end)
+    end)
+
+    it("[T-26] keys may cross where queries stay; states that do not fit are refused", function()
+        holds({ 2 }, function(comm)
+            local support, cplab = require "spec.support.boundary_lab", require "cplab"
+            local lab = support.lab(comm)
+            local encoder = cplab.stream.thd { lengths = { 8, 24 } }
+            local a = cplab.layout.contiguous(encoder, { cp = lab.cp })
+            local b = cplab.layout.zigzag(encoder, { cp = lab.cp })
+            local function enter(states)
+                return cplab.boundary.enter(lab, support.rows(lab, "contiguous", 2), "contiguous",
+                    { keys = { a, b }, key_value_states = states })
+            end
+            local inside, exit, side = enter(support.rows(lab, a, 3))
+            local out, back = exit(inside, side)
+            local n = b:n_local(lab.rank)
+            local text = support.refusal(enter, cplab.tensor.zeros { n + 1, 3 })
+            return support.holds(lab, inside, "contiguous") and support.holds(lab, out,
+                "contiguous") and support.holds(lab, side.key_value_states, b)
+                and support.holds(lab, back.key_value_states, a)
+                and text:find(("key_value_states has %d rows, but rank %d has %d in"):format(n + 1,
+                    lab.rank, n), 1, true) ~= nil or text
         end)
     end)
 
@@ -489,34 +563,6 @@ describe("what the inside looks at", function()
             end)
             local expected = rotated(x, "contiguous")
             return support.same(right, expected) and not support.same(wrong, expected)
-        end)
-    end)
-end)
-
-describe("misuse of a boundary", function()
-    it("is refused with the nearest name", function()
-        holds({ 1 }, function(comm)
-            local support, cplab = require "spec.support.boundary_lab", require "cplab"
-            local lab = support.lab(comm)
-            local x = support.rows(lab, "contiguous", 2)
-            local function refused(wanted, f, ...)
-                local text = support.refusal(f, lab, ...)
-                if text ~= wanted then error(tostring(text), 0) end
-                return true
-            end
-            local enter, run = cplab.boundary.enter, cplab.boundary.run
-            return refused('boundary.enter: unknown field "mask"; did you mean "masks"?', enter, x,
-                    "zigzag", { mask = x })
-                and refused('cplab.layout: unknown layout "zigzak"; did you mean "zigzag"?', enter,
-                    x, "zigzak")
-                and refused("boundary.enter: expected a layout or its name (got nil)", enter, x)
-                and refused('boundary.enter: unknown columns "rank"; did you mean "ranks"?', enter,
-                    x, "zigzag", { columns = "rank" })
-                and refused("boundary.enter: keys must be { from, to }, two layouts (got 1)", enter,
-                    x, "zigzag", { keys = { "zigzag" } })
-                and refused("boundary.run: body must be a function (got nil)", run, x, "zigzag")
-                and refused("boundary: tensors[1] is a raw tensor of the core, not a cplab.tensor",
-                    enter, { x._ptr }, "zigzag")
         end)
     end)
 end)

@@ -74,6 +74,28 @@ describe("the contract of a layer", function()
             message(contract.accepts, "gqa", "p2p", { "zigzag", "mirrow" }))
     end)
 
+    it("takes layouts as a name or a list of some, tolerances written in any way", function()
+        assert.is_true(contract.takes("gqa", nil, "balanced@0.1", { "balanced@0.10" }))
+        assert.same({ "balanced@0.1" }, contract.accepts("gqa", nil, "balanced@1e-1"))
+        contract.accepts("gdn", "chunkwise")[1] = "snake" -- a copy
+        assert.same({ "contiguous" }, contract.accepts("gdn", "chunkwise"))
+        local t = model()
+        t.policy = { "contiguous", "balanced@0.1", "contiguous" }
+        t.gqa.layouts = "balanced@0.10"
+        assert.same({ "balanced@0.1" }, cplab.model(t):accepts(2))
+        assert.equal('contract: layouts names no layout; "any" stands for every one',
+            message(contract.preferred, "gqa", nil, {}))
+        assert.equal("contract: layouts must be a list (got a table)",
+            message(contract.takes, "gqa", nil, "zigzag", { only = "zigzag" }))
+    end)
+
+    it("knows no cp_mode of what is no mixer", function()
+        assert.equal('contract: layers of kind mlp have no cp_mode (got "p2p")',
+            message(contract.accepts, "mlp", "p2p"))
+        assert.equal("contract: who must be a string (got nil)",
+            message(contract.demand, nil, "gqa", nil, "contiguous"))
+    end)
+
     it("is that of each layer of a model", function()
         local m = cplab.model(model())
         assert.same({ { "contiguous" }, { "zigzag", "mirror", "balanced" }, "any", "any" },

@@ -104,7 +104,10 @@ describe("policy", function()
         assert.has_error(function() policy.resolve { "zigzag", "spiral", "contiguous" } end,
             'policy: unknown layout "spiral"; there are contiguous, zigzag, mirror, '
                 .. "balanced, snake, striped")
-        assert.has_error(function() policy.resolve { "zigzag" } end,
-            "policy: expected a name, three layouts { model, gqa, gdn } or an assignment")
+        for _, other in ipairs { { "zigzag" }, { "zigzag", "zigzag", "zigzag", gdn = "mirror" },
+            { live = "zigzag", gqa = "zigzag", gdn = "contiguous" }, 3, true } do
+            assert.has_error(function() policy.resolve(other) end,
+                "policy: expected a name, three layouts { model, gqa, gdn } or an assignment")
+        end
     end)
 end)

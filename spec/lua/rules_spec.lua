@@ -234,8 +234,31 @@ describe("rules of one's own", function()
         assert.equal('rules.set: fields: there already is a setting "cp_comm_type"',
             message(rules.set, { name = "x", rules = {}, fields = { cp_comm_type = "string" } }))
         assert.has_error(function() rules.check({}, "x") end)
+        assert.equal('rules.set: fields.budget: unknown type "integr"; did you mean "integer"?',
+            message(rules.set, { name = "x", rules = {}, fields = { budget = "integr" } }))
         table.remove(rules.list "megatron")
         assert.equal(13, #rules.list "megatron")
+    end)
+
+    it("say between which settings they are broken, and nothing else", function()
+        local gave
+        rules.set { name = "lists", rules = { with(RULE, { settings = { "cp_comm_type",
+            "sequence_parallel" }, test = function() return gave end }) } }
+        gave = { { "cp_comm_type", "linear_cp_mode" } }
+        assert.same(gave[1], rules.check({}, "lists")[1].settings)
+        local who = 'rules.check: what the test of "short" gave: '
+        gave = { "cp_comm_type", "linear_cp_mode" }
+        assert.equal(who .. 'a pair must be a list (got "cp_comm_type")',
+            message(rules.check, {}, "lists"))
+        gave = { { "cp_comm_type" } }
+        assert.equal(who .. "settings must name two settings (got 1)",
+            message(rules.check, {}, "lists"))
+        gave = { { "cp_comm_type", "linear_cp_mod" } }
+        assert.equal(who .. 'unknown setting "linear_cp_mod"; did you mean "linear_cp_mode"?',
+            message(rules.check, {}, "lists"))
+        gave = { broken = true }
+        assert.equal(who .. "the list of pairs must be a list (got a table)",
+            message(rules.check, {}, "lists"))
     end)
 
     it("say what they lack", function()
@@ -357,5 +380,9 @@ describe("rules.config", function()
             message(rules.config, { hidden = 8 }))
         assert.equal('rules.config: unknown field "cpp"; did you mean "cp"?',
             message(rules.config, model(), { cpp = 2 }))
+        assert.equal("rules.config: cp must be an integer >= 1 (got 0)",
+            message(rules.config, model(), { cp = 0 }))
+        assert.equal("rules.config: tp must be an integer >= 1 (got -2)",
+            message(rules.config, model(), { tp = -2 }))
     end)
 end)

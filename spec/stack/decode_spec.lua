@@ -55,12 +55,17 @@ describe("decoding equals one forward pass", function()
 
     it("in chunks, of prefill and of decoding; with no prompt at all", function()
         for _, options in ipairs {
-            { last = 7, chunk = 3 }, { last = 5, chunk = 3, prefill = 4 },
-            { last = 100, chunk = 2 }, { last = 1, prefill = 1 },
+            { last = 7, chunk = 3, steps = { 1, 3 } },
+            { last = 5, chunk = 3, prefill = 4, steps = { 3, 2 } },
+            { last = 100, chunk = 2, steps = { 0, 9 } },
+            { last = 1, prefill = 1, steps = { 16, 1 } },
         } do
-            options.trace = true
-            assert_equal(decode(model("mirror", "gather", 2), options, { cp = 2 }),
-                ("last %d, chunk %d"):format(options.last, options.chunk or 1))
+            local steps = options.steps
+            options.trace, options.steps = true, nil
+            local m = decode(model("mirror", "gather", 2), options, { cp = 2 })
+            assert_equal(m, ("last %d, chunk %d"):format(options.last, options.chunk or 1))
+            -- Of 17, 1, 0, 9 and 3 tokens.
+            assert.same(steps, { m.prefill_steps, m.decode_steps })
         end
     end)
 
@@ -85,6 +90,9 @@ describe("decoding equals one forward pass", function()
             if of.gdn.cp_mode then of.gdn.key_heads, of.gdn.value_heads = 4, 8 end
             assert_equal(decode(of, { last = 3, trace = true }, { cp = 2, tp = 2 }), mode)
         end
+        local of = labs.model()
+        of.gdn.key_heads = 4 -- windows of a CP rank's rows: streams are padded for them, too
+        assert_equal(decode(of, { last = 3, trace = true }, { cp = 1, tp = 4 }), "tp 4")
     end)
 
     it("for a batch of columns, and with tokens of its own", function()
@@ -97,6 +105,13 @@ describe("decoding equals one forward pass", function()
             assert_equal(decode(model("zigzag", "gather", 3), { last = 3, trace = true },
                 { cp = 3, stream = stream }), "stream " .. i)
         end
+    end)
+
+    it("for more sequences than attention takes in one call", function()
+        local real = {}
+        for i = 1, 150 do real[i] = i % 7 == 0 and 0 or 1 + i % 3 end
+        assert_equal(decode(labs.model { pattern = "G*" }, { last = 1, trace = true },
+            { cp = 2, stream = labs.padded(real, 8) }), "150 sequences")
     end)
 
     it("of one kind of layer alone, and leaves depths of MTP out", function()
@@ -122,12 +137,24 @@ describe("a decoding step", function()
         -- The prompts are 14 and 6, in zigzag of 16 and 8 positions; 4 + 2 and 2 of these are rank
         -- 0's, and all 10 tokens that come one by one: they are first in their streams.
         assert.equal(18 / 15, m.cache_imbalance)
+        assert.is_nil(m.attention_imbalance)
         assert.is_true(m.decode_ms > 0 and m.prefill_ms > 0)
         assert.equal(m.decode_ms, result.metrics.decode_ms)
         assert.is_nil(m.wrong_rows)
+        local split = decode(labs.model { policy = "zigzag" }, { last = 3 }, { cp = 2, tp = 2 })
+        assert.equal(18 / 15, split.cache_imbalance) -- of each head as many
+        local one = decode(labs.model { policy = "zigzag" }, { last = 1 }, { cp = 2 })
+        -- Four for the prompts, and for each set of sequences that go on: four, or three of them
+        -- with one token, then without.
+        assert.same({ 4 * 2, 4 * 3 }, { one.routes_built, m.routes_built })
         m = decode(labs.model { policy = "zigzag" }, { last = 3, reference = false },
             { cp = 2, stream = { lengths = { 16, 16 } } })
         assert.equal(0, m.decode_allocations) -- its stack ran twice
+        local lazy = decode(labs.model { policy = "zigzag", routes = "lazy" }, { last = 3,
+            reference = false }, { cp = 2, stream = { lengths = { 16, 16 } } })
+        -- The control: the route between the two layouts is made in each step anew.
+        assert.is_true(lazy.decode_allocations > 0)
+        assert.equal(1, lazy.routes_built_in_step)
         assert.is_nil(m.parity_decode)
     end)
 end)
@@ -155,6 +182,27 @@ describe("a decoding exit that skips the way back", function()
                 :format(layer, kind)))
         end)
     end
+end)
+
+describe("a decoder that a script drives", function()
+    it("is traced by --trace-tokens, and a wrong row fails the case", function()
+        local feeds = { { { 3, 1, 4, 1, 5 }, { 9, 2, 6 } }, { { 5 }, { 3 } }, { { 5 }, {} } }
+        local function checks(options)
+            local result = assert(labs.run { stream = { lengths = { 8, 8 } }, cp = 2,
+                model = labs.model { policy = "mirror" }, options = options,
+                calls = { { "feed", { capacity = 8 }, feeds } } })
+            return result.checks
+        end
+        local faults = { skip_back = { layer = 2, has_past = true } }
+        assert.same({}, checks { trace_tokens = true })
+        assert.same({}, checks { faults = faults })
+        local found = checks { trace_tokens = true, faults = faults }
+        assert.equal(2, #found) -- of the prompts none
+        for _, check in ipairs(found) do
+            assert.is_false(check.passed)
+            assert.truthy(check.name:find "^trace: layers%.2%.gqa %(output%), rank %d, slot")
+        end
+    end)
 end)
 
 describe("decoding is not the whole", function()
@@ -220,6 +268,7 @@ describe("a decoder", function()
             end
             assert.same({ 8, 3, 0, 4 }, parts.seen)
             assert.is_true(parts.is_marked)
+            assert.is_true(parts.is_same)
             assert.equal(2 * cp * math.ceil(3 / (2 * cp)), parts.n_rows)
         end
     end)
@@ -251,11 +300,74 @@ describe("a decoder", function()
             refusal({ capazity = 3 }, {}))
     end)
 
+    it("takes a list of lists, and nothing else", function()
+        for _, tokens in ipairs { { { 1 }, {}, {}, {}, x = { 1 } }, { [2] = { 1 }, [3] = {},
+            [4] = {} }, "text", {} } do
+            local _, text = drive(1, "feed", { capacity = 4 }, { tokens })
+            assert.truthy(text:find("decoder.feed: expected the new tokens of each of 4 sequences, "
+                .. "a list of 4 lists", 1, true))
+        end
+        local _, text = drive(1, "feed", { capacity = 2 ^ 31 }, {})
+        assert.truthy(text:find("lab:decoder: capacity must be an integer in 1 .. 2147483647 (got "
+            .. "2147483648)", 1, true))
+    end)
+
+    it("keeps the stacks that were used last, and makes the others again", function()
+        local result = assert(labs.run { stream = { lengths = { 8 } }, cp = 2,
+            model = labs.model { pattern = "G*" }, calls = { { "feed_in_many_ways", 20 } } })
+        local answer = result.answers[1]
+        assert.equal(16, answer.most)
+        assert.same(answer.first, answer.again)
+        assert.is_true(answer.is_kept and answer.is_made_again)
+    end)
+
+    it("runs what was made ready last, once", function()
+        local result = assert(labs.run { stream = { lengths = { 8 } }, cp = 2,
+            model = labs.model(), calls = { { "run_out_of_turn" } } })
+        local answer = result.answers[1]
+        assert.equal(6, answer.seen)
+        assert.equal(4, #answer.refusals)
+        for _, text in ipairs(answer.refusals) do
+            assert.equal("decoder.run: runs what decoder:prepare made ready last, and that once",
+                text)
+        end
+    end)
+
     it("refuses other tokens on another rank", function()
         local result, text = labs.run { stream = { lengths = { 8 } }, cp = 2, model = labs.model(),
             calls = { { "feed_by_rank" } } }
         assert.is_nil(result)
         assert.truthy(text:match "decoder.feed: the ranks feed different tokens; rank %d: %d")
+    end)
+
+    it("refuses the same on a rank that goes on from others, or traces alone", function()
+        for what, first in pairs { clear = "2 (after 0)", trace = "2 (traced, after 1)" } do
+            local result, text = labs.run { stream = { lengths = { 8 } }, cp = 2,
+                model = labs.model(), calls = { { "clear_by_rank", what } } }
+            assert.is_nil(result)
+            local rank, said = text:match "the ranks feed different tokens; rank (%d): ([^\n]*)"
+            assert.equal(rank == "0" and first or "2 (after 1)", said)
+        end
+    end)
+end)
+
+describe("lab:decode on ranks", function()
+    it("is one thing that all ask for", function()
+        for name, value in pairs { last = 3, trace = true, reference = false, capacity = { 8, 9 },
+            chunk = 2 } do
+            local result, text = labs.run { stream = { lengths = { 8, 8 } }, cp = 2,
+                model = labs.model(), calls = { { "decode_by_rank", name, value } } }
+            assert.is_nil(result)
+            assert.truthy(text:find("lab:decode: the ranks ask for different decodings; rank %d: "),
+                text)
+        end
+    end)
+
+    it("decodes the first stream, which is that of the reference, after steps on others", function()
+        local streams = { { lengths = { 8 } }, { lengths = { 16, 8 } } }
+        local result = assert(labs.run { streams = streams, cp = 2, model = labs.model(),
+            calls = { { "step", { iters = 2 } }, { "decode", { last = 2 } } } })
+        assert_equal(setmetatable({ wrong_rows = 0 }, { __index = result.answers[2] }), "streams")
     end)
 end)
 

@@ -112,6 +112,11 @@ describe("lab", function()
         refused("lab:reference: clip must be above 0 (got 0)",
             { "reference", { optimizer = "sgd", lr = 1, clip = 0 } })
         refused("lab:step: iters must be at least 1 (got 0)", { "step", { iters = 0 } })
+        refused("lab:step: options must be a table (got 3)", { "step", 3 })
+        -- What reads a tensor goes by its pointer.
+        refused('lab:convert: tensor must be a cplab.tensor (got "x")',
+            { "convert", "x", "zigzag", "contiguous" })
+        refused("lab:gather: tensor must be a cplab.tensor (got a table)", { "gather", { 1 } })
         refused('lab:reference: unknown field "trace"; there are backward, betas, '
             .. "clip, eps, iters, lr, optimizer, weight_decay",
             { "reference", { trace = true } })

@@ -112,6 +112,20 @@ describe("pipeline stages, one after the other,", function()
         assert.equal(0, cut.wrong_rows)
     end)
 
+    it("may be entered in a layout that is another by name alone", function()
+        -- With a tolerance of 9 nothing is swapped: the rows are those of contiguous.
+        for home, entry in pairs { contiguous = "balanced@9", ["balanced@9"] = "contiguous" } do
+            local layers = lives(home, home, home)
+            layers[3].mixer = "mirror"
+            local whole, cut = run(model({ entry = home, exit = home, layers = layers },
+                { pattern = "GG*" }), 2, 1, { {}, { pipeline = { stages = { 1, 2 },
+                    entries = { entry } } } })
+            assert.equal(whole.loss, cut.loss)
+            assert.equal(whole.conversions_fwd + 2, cut.conversions_fwd)
+            assert.equal(whole.conversion_bytes_fwd, cut.conversion_bytes_fwd)
+        end
+    end)
+
     -- Stages of two microbatches in turn: 1F1B for two stages and two microbatches.
     it("T-27: may be interleaved with those of another microbatch", function()
         local losses = ranks.run(2, function(comm, p)

@@ -4,8 +4,9 @@
 -- and, all optional, capacity (rows of each sequence; default: all of them), no_cache, trace,
 -- poison (scratch), swap (in the last part the first two rows of that rank change places, trace and
 -- all), fault { rank, name, value } (during all parts), again (the last part comes that
--- many times, on one prepared layer). Rows of x depend on (sequence, position) alone, those of
--- padding too. Gives y of real rows, { [sequence * 1000 + position] = row }, and what was counted.
+-- many times, on one prepared layer), dtype (of a layer that is only to be prepared). Rows of x
+-- depend on (sequence, position) alone, those of padding too. Gives y of real rows, { [sequence *
+-- 1000 + position] = row }, and what was counted.
 local clib = require "clib"
 local cplab = require "cplab"
 local gqa_rank = require "spec.support.gqa_rank"
@@ -59,7 +60,8 @@ function M.part(comm, case, part)
     self.place = clib.create("cpl_place", C.cpl_place_destroy, 1, C.cpl_place_create, comm,
         self.layout._ptr)
     self.layer = clib.create("cpl_layer", C.cpl_layer_destroy, 1, C["cpl_layer_" .. kind],
-        ffi.new(("cpl_%s_config"):format(kind), config), C.CPL_F64)
+        ffi.new(("cpl_%s_config"):format(kind), config), clib.dtypes[case.dtype or "f64"])
+    if case.dtype then return self end -- to be prepared, not to run
     self.parameters = parameters.new(comm, "f64", { { name = kind, ptr = self.layer } })
     local weights, key = self.parameters.weights, C.cpl_random_key(7, "weights")
     for i = 0, tonumber(C.cpl_tensor_n_elements(weights)) - 1 do

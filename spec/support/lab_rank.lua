@@ -6,8 +6,10 @@
 -- "convert_and_gather_batch" those of a batch of columns; "gather_columns_as_positions" takes rows
 -- that do not fit; "token_losses" runs a step and gathers the loss of each token; "gradients" runs
 -- a step, "step_by_rank" another one on each rank; "feed" drives a decoder by hand, "generate" lets
--- it choose tokens, "feed_by_rank" gives each rank others; "plan_by_rank" plans from other
--- candidates on each rank, "assignments" says what runs where in each step.
+-- it choose tokens, "feed_by_rank" gives each rank others, "clear_by_rank" what to go on from;
+-- "feed_in_many_ways" makes it forget stacks; "run_out_of_turn" and "decode_by_rank" misuse it;
+-- "plan_by_rank" plans from other candidates on each rank, "assignments" says what runs where in
+-- each step.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -104,23 +106,99 @@ function own.gather_columns_as_positions(lab)
     return lab:gather(rows):totable()
 end
 
--- Feeds one after the other: a list of the last logits after each, as one list; and, of the last,
--- how many rows the ranks have, and whether the logits say that they are in the caller's layout.
--- A feed "clear" forgets all.
+-- Whether what feed returned has the last logits of the sequences in their places.
+local function has_last(lab, logits, layout, last)
+    local all, vocab, stream = lab:gather(logits, layout):totable(), lab.model.vocab,
+        layout:stream()
+    for i = 0, stream:n_sequences() - 1 do
+        local sequence = stream:sequence(i)
+        local row = sequence.start + sequence.real - 1
+        for token = 1, sequence.real > 0 and vocab or 0 do
+            if all[row * vocab + token] ~= last[i * vocab + token] then return false end
+        end
+    end
+    return true
+end
+
+-- Feeds one after the other: a list of the last logits after each, as one list; whether they are
+-- those that feed returned; and, of the last, how many rows the ranks have, and whether the logits
+-- say that they are in the caller's layout. A feed "clear" forgets all.
 function own.feed(lab, options, feeds)
     local C = require("clib").C
-    local decoder, lists, n_rows, is_marked = lab:decoder(options), {}, 0, true
+    local decoder, lists, n_rows, is_marked, is_same = lab:decoder(options), {}, 0, true, true
     for i, tokens in ipairs(feeds) do
         if tokens == "clear" then
             decoder:clear()
+            is_same = is_same and not pcall(decoder.last_logits, decoder)
         else
             local logits, layout = decoder:feed(tokens)
             n_rows = lab:gather(logits, layout):shape()[1]
             is_marked = decoder.last.stack.logits.layout == C.cpl_layout_digest(layout._ptr)
             lists[i] = decoder:last_logits():totable()
+            is_same = is_same and has_last(lab, logits, layout, lists[i])
         end
     end
-    return { lists = lists, n_rows = n_rows, is_marked = is_marked, seen = decoder.seen }
+    return { lists = lists, n_rows = n_rows, is_marked = is_marked, is_same = is_same,
+        seen = decoder.seen }
+end
+
+function own.clear_by_rank(lab, what)
+    local decoder = lab:decoder { capacity = 4 }
+    decoder:feed { { 1 } }
+    if lab.rank == 0 and what == "clear" then decoder:clear() end
+    decoder:set_trace(lab.rank == 0 and what == "trace")
+    decoder:feed { { 2 } }
+end
+
+-- What the second half of a feed says where it is asked for at a wrong time.
+function own.run_out_of_turn(lab)
+    local decoder, tokens = lab:decoder { capacity = 6 }, { { 1, 2 } }
+    local refusals = {}
+    local function refused(made)
+        local ok, text = pcall(decoder.run, decoder, made)
+        refusals[#refusals + 1] = not ok and text:gsub("^[^:]+:%d+: ", "") or "nothing"
+    end
+    refused(nil)
+    local first = decoder:prepare(tokens)
+    decoder:run(first)
+    refused(first) -- twice
+    local second, third = decoder:prepare(tokens), decoder:prepare { { 3 } }
+    refused(second) -- not the last
+    decoder:clear()
+    refused(third) -- forgotten
+    decoder:feed { { 1, 2, 3, 4, 5, 6 } }
+    return { refusals = refusals, seen = decoder.seen[1] }
+end
+
+-- Feeds sequences in so many ways that not all stacks live on; the last logits of the first way
+-- again, after all others and after the other ways of n, and how many stacks there are.
+function own.feed_in_many_ways(lab, n)
+    local decoder = lab:decoder { capacity = 2000 }
+    local function last(n_tokens)
+        local tokens = {}
+        for i = 1, n_tokens do tokens[i] = i % lab.model.vocab end
+        decoder:clear()
+        decoder:feed { tokens }
+        return decoder:last_logits():totable()
+    end
+    local first, most = last(1), 0
+    for i = 2, n do
+        last(i)
+        most = math.max(most, #decoder.stacks)
+        last(2) -- used all the time, it lives on
+    end
+    local built = decoder.routes_built
+    last(2)
+    local is_kept = decoder.routes_built == built
+    return { first = first, again = last(1), most = most, is_kept = is_kept,
+        is_made_again = decoder.routes_built > built }
+end
+
+-- Each rank asks for another decoding.
+function own.decode_by_rank(lab, name, value)
+    local options = { last = 2 }
+    if lab.rank == 1 then options[name] = value end
+    return lab:decode(options)
 end
 
 -- The n tokens that each sequence goes on with, each the likeliest.

@@ -95,6 +95,9 @@ return function(model, group)
         error("rules.config: the first argument must be a cplab.model", 2)
     end
     group = args.fields("rules.config", group or {}, GROUP, 2)
+    for _, name in ipairs { "cp", "tp" } do
+        if group[name] then args.integer("rules.config", name, group[name], 1, nil, 2) end
+    end
     if group.stream ~= nil and not streams.is(group.stream) then
         error("rules.config: stream must be a cplab.stream", 2)
     end
