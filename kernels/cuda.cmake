@@ -1,8 +1,8 @@
 # cuda.cmake: the .cu files of kernels/, by nvcc for devices and by the host's compiler for the
 # emulator. Where the toolkit is not there, nothing of this is, and the build goes on without.
 #
-# Sets CPLAB_HAS_CUDA; then cuda_objects are what nvcc made of the kernels, to be linked into the
-# plug-in, and cuda_host_sources the C beside them.
+# cuda_kernels are the sources, as C++ for the host's compiler, and cuda_host_sources the C beside
+# them. With CPLAB_HAS_CUDA cuda_objects are what nvcc made of them, to be linked into the plug-in.
 set(CPLAB_CUDA AUTO CACHE STRING "the CUDA plug-in: AUTO (if the toolkit is there), ON, OFF")
 set(CPLAB_HAS_CUDA OFF)
 if(CPLAB_CUDA STREQUAL "AUTO")
@@ -10,24 +10,19 @@ if(CPLAB_CUDA STREQUAL "AUTO")
 elseif(CPLAB_CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()
-include(CheckLanguage)
 if(CPLAB_CUDA AND CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
-  check_language(CXX)
-  if(CMAKE_CXX_COMPILER)
-    enable_language(CXX)
-    set(CPLAB_HAS_CUDA ON)
-  endif()
+  set(CPLAB_HAS_CUDA ON)
 endif()
 
+file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/exchange/*.cu)
+set(cuda_host_sources ${CMAKE_SOURCE_DIR}/kernels/exchange/sums.c)
+# For targets of the host's compiler; nvcc is asked below.
+set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX
+  COMPILE_OPTIONS "-xc++;-O2;-Wno-unknown-pragmas")
+
 if(CPLAB_HAS_CUDA)
-  set(CMAKE_CXX_STANDARD 17)
-  set(CMAKE_CXX_STANDARD_REQUIRED ON)
-  set(CMAKE_CXX_EXTENSIONS OFF)
-  set(CMAKE_CXX_VISIBILITY_PRESET hidden)
-  file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/*/*.cu)
   file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/*.cuh kernels/*/*.cuh
        kernels/cuda.h core/cplab.h)
-  set(cuda_host_sources ${CMAKE_SOURCE_DIR}/kernels/exchange/sums.c)
 
   # Machine code for sm_80 and sm_90, and PTX that later devices compile. Spills and other local
   # memory are errors. Uncompressed, so that the specs can read what is shipped.
