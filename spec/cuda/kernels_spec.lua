@@ -37,8 +37,10 @@ local function move_of(device, all, tables, options)
     set_bases(move.theirs, all, options.shift)
     if options.is_table then in_table(device, move.theirs) end
     move.mine = all.device[peers] - (options.shift or 0)
-    move.pieces, move.tile_ends = ffi.cast("void *", tables.pieces), ffi.cast("void *", tables.tile_ends)
-    move.n_pieces, move.max_tiles = ffi.cast("void *", tables.n_pieces), tables.max_tiles
+    for _, field in ipairs { "pieces", "tile_ends", "n_pieces" } do
+        move[field] = ffi.cast("void *", tables[field])
+    end
+    move.max_tiles = tables.max_tiles
     move.way, move.unit = options.way or C.CPL_CUDA_PULL, options.unit
     return move
 end

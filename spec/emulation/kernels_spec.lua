@@ -29,12 +29,7 @@ local function turns(text)
 end
 
 describe("the emulator, to kernels", function()
-    local it = function(name, run_it)
-        it(name, function()
-            if emulation.missing then pending(emulation.missing) end
-            run_it()
-        end)
-    end
+    local it = emulation.where_built(it, pending)
 
     it("runs threads and blocks forward, in reverse, and at random", function()
         local forward, reverse = "turns: 0 1 2 3 4 5 6 7 8 9 10 11\n",

@@ -11,12 +11,7 @@ local function always(name, text)
 end
 
 describe("the double of NCCL", function()
-    local it = function(name, run_it)
-        it(name, function()
-            if emulation.missing then pending(emulation.missing) end
-            run_it()
-        end)
-    end
+    local it = emulation.where_built(it, pending)
 
     it("exchanges what four ranks send, each count with its own", function()
         always("nccl_exchange", "0 wrong\n")

@@ -6,12 +6,7 @@ local run = emulation.run
 local delays = { delay = 2000 } -- microseconds, before each operation of a stream
 
 describe("the emulator, to hosts", function()
-    local it = function(name, run_it)
-        it(name, function()
-            if emulation.missing then pending(emulation.missing) end
-            run_it()
-        end)
-    end
+    local it = emulation.where_built(it, pending)
 
     it("has as many devices as are set", function()
         assert.equal([[
@@ -136,12 +131,7 @@ copy: cudaErrorInvalidResourceHandle: a memset on no stream
 end)
 
 describe("graphs of the emulator", function()
-    local it = function(name, run_it)
-        it(name, function()
-            if emulation.missing then pending(emulation.missing) end
-            run_it()
-        end)
-    end
+    local it = emulation.where_built(it, pending)
 
     it("keep the arguments of the capture and read memory at the replay", function()
         assert.equal("captured: 0\nreplayed: 100\nreplayed: 201\nreplayed: 303\n"

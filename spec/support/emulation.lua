@@ -31,4 +31,14 @@ function M.run(name, settings)
     return lines
 end
 
+--- busted's `it`, but skipped with the reason where there are no trials.
+function M.where_built(it, pending)
+    return function(name, run_it)
+        it(name, function()
+            if M.missing then pending(M.missing) end
+            run_it()
+        end)
+    end
+end
+
 return M
