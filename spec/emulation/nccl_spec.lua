@@ -79,6 +79,7 @@ describe("the double of NCCL", function()
 
     it("needs a driver to begin, as the real one does only then", function()
         assert.equal("id 0: no error\ninit 0: unhandled cuda error: CUDA driver version is "
-            .. "insufficient for CUDA runtime version\n", run("nccl_without_a_driver", { driver = 0 }))
+            .. "insufficient for CUDA runtime version\n",
+            run("nccl_without_a_driver", { driver = 0 }))
     end)
 end)

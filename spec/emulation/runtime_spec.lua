@@ -100,7 +100,7 @@ stream: cudaSuccess
     end)
 
     it("tells times and states by events", function()
-        assert.equal([[
+        local answers = ([[
 never recorded: cudaSuccess
 query: cudaErrorNotReady: there is work left
 too early: cudaErrorNotReady: there is work left
@@ -110,9 +110,10 @@ long enough: 1
 untimed: cudaErrorInvalidResourceHandle: cudaEventElapsedTime: the second event has no timing
 fresh: cudaErrorInvalidResourceHandle: cudaEventElapsedTime: the second event was never recorded
 destroyed: cudaErrorInvalidResourceHandle: cudaEventRecord: no such event
-other device: cudaErrorInvalidResourceHandle: cudaEventRecord: an event of device 0, a stream of device 1
+other device: cudaErrorInvalidResourceHandle: @: an event of device 0, a stream of device 1
 wait of another device: cudaSuccess
-]], run "events")
+]]):gsub("@", "cudaEventRecord")
+        assert.equal(answers, run "events")
     end)
 
     it("knows the handles that live, and forbids CUDA in host functions", function()
