@@ -18,6 +18,9 @@ thread_local const cpli_check_thread *running
 namespace
 {
 
+thread_local cpli_check_thread described
+    __attribute__((tls_model("initial-exec")));
+
 void touch(cpli_check_op op, const void *at, size_t bytes, bool write,
            bool complain)
 {
@@ -26,22 +29,20 @@ void touch(cpli_check_op op, const void *at, size_t bytes, bool write,
     if (op == 0)
         op = host_operation();
     const char *from = static_cast<const char *>(at);
-    access a = {from, bytes, !write, write, false, complain, false, 0};
+    access a = {from, bytes, !write, write, false, false, false, 0};
     std::lock_guard<std::mutex> lock(judging);
     region *r = find_region(from);
     if (r != nullptr)
-        judge_operation(op, r, a);
+        judge_operation(op, r, a, complain);
     else if (maybe_device(from)) {
         note by = {};
         by.op = op;
         by.reach = WHOLE;
-        add_finding({CPLI_CHECK_OUT_OF_BOUNDS,
-                     a,
-                     near_region(from),
-                     "",
-                     by,
-                     {},
-                     false});
+        finding f = {CPLI_CHECK_OUT_OF_BOUNDS, a, near_region(from), by};
+        f.freed = was_freed(from);
+        if (f.freed)
+            f.where = nullptr;
+        add_finding(f);
     }
 }
 
@@ -111,7 +112,9 @@ void cpli_check_shared(const char *name, const void *at, size_t bytes)
 
 void cpli_check_run(const cpli_check_thread *thread)
 {
-    running = thread;
+    if (thread != nullptr)
+        described = *thread;
+    running = thread == nullptr ? nullptr : &described;
 }
 
 void cpli_check_block_barrier(void)

@@ -4,6 +4,8 @@
 #include "checker_parts.h"
 #include <algorithm>
 #include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace checker
 {
@@ -82,7 +84,7 @@ uint32_t culprit(const note &n, const actor &t)
 void find_race(const region *r, const access &a, const actor &t, const note &n,
                bool wrote)
 {
-    finding f = {CPLI_CHECK_NO_EVENT, a, r, "", t.me, n, wrote};
+    finding f = {CPLI_CHECK_NO_EVENT, a, r, t.me, n, wrote};
     if (n.op == t.me.op) {
         f.against.thread = culprit(n, t);
         uint32_t index = f.against.thread % now.n_threads;
@@ -153,7 +155,7 @@ void judge_cell(const region *r, cell *c, const access &a, const actor &t)
     if (w.op != 0) {
         bool both_atomic = a.atomic && w.atomic;
         if (w.pending && w.op == t.me.op && t.clock != nullptr) {
-            add_finding({CPLI_CHECK_WRONG_WAIT, a, r, "", t.me, w, true});
+            add_finding({CPLI_CHECK_WRONG_WAIT, a, r, t.me, w, true});
             w.pending = false;
         } else if (!both_atomic && !ordered(w, t)) {
             find_race(r, a, t, w, true);
@@ -250,6 +252,15 @@ bool is_thread_local(const char *at)
     return at < self + 4096 && at >= self - 65536;
 }
 
+bool is_mapped(const char *at)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    unsigned char answer;
+    void *base = reinterpret_cast<void *>((uintptr_t)at / page * page);
+    return mincore(base, 1, &answer) == 0;
+}
+
+/* Guards are never judged as host memory, and unmapped memory is nobody's. */
 void judge_stranger(const access &a, const actor &t)
 {
     region *r = near_region(a.at);
@@ -257,45 +268,37 @@ void judge_stranger(const access &a, const actor &t)
         return;
     if (r == nullptr && !a.writes && in_program(a.at))
         return;
-    finding f = {CPLI_CHECK_OUT_OF_BOUNDS, a, r, "", t.me, {}, false};
-    if (was_freed(a.at)) {
+    finding f = {CPLI_CHECK_OUT_OF_BOUNDS, a, r, t.me};
+    f.freed = was_freed(a.at);
+    if (f.freed)
         f.where = nullptr;
-        f.detail = "device memory that was freed";
-    } else if (r == nullptr && maybe_device(a.at)) {
-        f.detail = "memory between device allocations";
-    } else if (r == nullptr) {
+    else if (r == nullptr && is_mapped(a.at))
         f.kind = CPLI_CHECK_HOST_POINTER;
-        f.detail = "host memory";
-    }
     add_finding(f);
-    if (r == nullptr) /* nothing says that these bytes exist */
-        print_findings();
 }
 
 /* ---- the host ---- */
 
 void judge_host(const access &a)
 {
+    note me = {};
+    me.pc = a.pc;
     if (maybe_device(a.at)) {
         std::lock_guard<std::mutex> lock(judging);
         region *r = find_region(a.at);
         if (r != nullptr && r->name == nullptr && r->device >= 0) {
             note me = {};
             me.pc = a.pc;
-            add_finding({CPLI_CHECK_DEVICE_POINTER, a, r, "", me, {}, false});
+            add_finding({CPLI_CHECK_DEVICE_POINTER, a, r, me});
             return;
         }
     }
-    cpli_check_op op;
-    if (buffer_in_use(a.at, a.bytes, a.writes, &op)) {
-        std::lock_guard<std::mutex> lock(judging);
-        note me = {}, against = {};
-        me.pc = a.pc;
-        against.op = op;
-        against.reach = WHOLE;
-        add_finding({CPLI_CHECK_WRONG_WAIT, a, nullptr, "host memory", me,
-                     against, true});
-    }
+    finding f = {CPLI_CHECK_WRONG_WAIT, a, nullptr, me};
+    if (!buffer_in_use(a.at, a.bytes, a.writes, &f.against.op))
+        return;
+    f.against.reach = WHOLE;
+    std::lock_guard<std::mutex> lock(judging);
+    add_finding(f);
 }
 
 bool within(const void *at, const void *from, const void *to)
@@ -321,27 +324,25 @@ void judge(const access &a)
         return;
     }
     if (a.at + a.bytes > r->to)
-        add_finding({CPLI_CHECK_OUT_OF_BOUNDS, a, r, "", t.me, {}, false});
+        add_finding({CPLI_CHECK_OUT_OF_BOUNDS, a, r, t.me});
     if (a.aligned && (uintptr_t)a.at % a.bytes != 0)
-        add_finding({CPLI_CHECK_MISALIGNED, a, r, "", t.me, {}, false});
-    if (judge_lines(r, a, t) > 0)
-        add_finding({CPLI_CHECK_UNINITIALISED, a, r, "", t.me, {}, false});
+        add_finding({CPLI_CHECK_MISALIGNED, a, r, t.me});
+    finding f = {CPLI_CHECK_UNINITIALISED, a, r, t.me};
+    f.n_unwritten = judge_lines(r, a, t);
+    if (f.n_unwritten > 0)
+        add_finding(f);
 }
 
-void judge_operation(cpli_check_op op, region *r, const access &a)
+void judge_operation(cpli_check_op op, region *r, const access &a,
+                     bool complain)
 {
     actor t = whole_operation(op);
     if (a.at + a.bytes > r->to)
-        add_finding({CPLI_CHECK_OUT_OF_BOUNDS, a, r, "", t.me, {}, false});
-    size_t unwritten = judge_lines(r, a, t);
-    if (unwritten > 0 && a.aligned)
-        add_finding({CPLI_CHECK_UNINITIALISED,
-                     a,
-                     r,
-                     std::to_string(unwritten) + " bytes never written of ",
-                     t.me,
-                     {},
-                     false});
+        add_finding({CPLI_CHECK_OUT_OF_BOUNDS, a, r, t.me});
+    finding f = {CPLI_CHECK_UNINITIALISED, a, r, t.me};
+    f.n_unwritten = judge_lines(r, a, t);
+    if (f.n_unwritten > 0 && complain)
+        add_finding(f);
 }
 
 void land(const copy_async &copy)

@@ -83,7 +83,7 @@ struct region {
 
 /* The region that holds `at`, or NULL. Shared ones are the running block's. */
 region *find_region(const char *at);
-/* The region that is nearest to `at` among those within the guard of it. */
+/* The device or shared memory that is nearest to `at`, within its guard. */
 region *near_region(const char *at);
 void add_region(const char *from, size_t bytes, int device);
 void drop_region(const char *from);
@@ -91,7 +91,7 @@ void add_shared(const char *name, const char *from, size_t bytes);
 void drop_shared();
 /* Whether `at` was device memory once and is not now. */
 bool was_freed(const char *at);
-/* Between the lowest and the highest device memory, without a lock. */
+/* Whether `at` is in device memory or just beside it. Takes no lock. */
 bool maybe_device(const char *at);
 /* The line of `at`, alive, with cells no larger than `unit` bytes. */
 line *line_of(region *r, const char *at, size_t unit);
@@ -160,8 +160,10 @@ struct access {
 
 /* An access by the running thread, or by the host when none runs. */
 void judge(const access &a);
-/* An access by an operation that is not a kernel, inside `r`. */
-void judge_operation(cpli_check_op op, region *r, const access &a);
+/* An access by an operation that is not a kernel, from inside `r`. Whether it
+ * should `complain` of bytes that nobody has written. */
+void judge_operation(cpli_check_op op, region *r, const access &a,
+                     bool complain);
 /* The copy has landed: the running thread's write, as of now. */
 void land(const copy_async &copy);
 
@@ -170,16 +172,14 @@ void land(const copy_async &copy);
 struct finding {
     cpli_check_kind kind;
     access what;
-    const region *where; /* or NULL */
-    std::string detail;  /* instead of "N bytes of ...": what else to say */
+    const region *where; /* or the nearest one; or NULL */
     note by;
-    note against; /* op 0: nobody */
-    bool against_wrote;
+    note against = {}; /* op 0: nobody */
+    bool against_wrote = false;
+    size_t n_unwritten = 0; /* bytes, of an uninitialised read */
+    bool freed = false;     /* out of bounds, where memory was once */
 };
 void add_finding(const finding &f);
-void add_sentence(cpli_check_kind kind, const std::string &sentence);
-/* All sentences so far to stderr: the next access may end the process. */
-void print_findings();
 
 } // namespace checker
 

@@ -37,7 +37,7 @@ struct report {
     int32_t pc, other_pc;
     std::string sentence;
     int times;
-    std::string text; /* what was given out, alive until the reset */
+    std::string text; /* what was given out last */
 };
 
 /* Never destroyed: the end of the process still reads them. */
@@ -45,7 +45,6 @@ struct store {
     std::mutex lock;
     std::vector<report> reports;
     std::map<int32_t, std::string> lines; /* by pc */
-    size_t n_printed = 0;
     size_t n_read = 0;
 };
 store &all = *new store;
@@ -103,13 +102,12 @@ std::string region_name(const region &r)
     return "device memory";
 }
 
+/* "4 bytes of shared memory tile (from byte 508 of 512)" */
 std::string object_of(const finding &f)
 {
-    std::string what = f.detail + (f.where != nullptr && !f.detail.empty()
-                                       ? ""
-                                       : bytes_of(f.what.bytes) + " of ");
+    std::string what = bytes_of(f.what.bytes) + " of ";
     if (f.where == nullptr)
-        return bytes_of(f.what.bytes) + " of " + f.detail;
+        return what + "host memory";
     return what + region_name(*f.where) + " (from byte " +
            number((size_t)(f.what.at - f.where->from)) + " of " +
            number((size_t)(f.where->to - f.where->from)) + ")";
@@ -134,14 +132,16 @@ std::string clause(const finding &f)
            at_line(f.by.pc, HERE);
 }
 
+/* An access that no region holds: where it lies, by the nearest one. */
 std::string beyond(const finding &f)
 {
     const access &a = f.what;
-    std::string head = actor_of(f.by) + verb_of(a);
+    std::string head = actor_of(f.by) + verb_of(a) + bytes_of(a.bytes) +
+                       at_line(f.by.pc, HERE);
     if (f.where == nullptr)
-        return head + object_of(f) + at_line(f.by.pc, HERE);
+        return head + (f.freed ? " in device memory that was freed"
+                               : " where there is no memory at all");
     const region &r = *f.where;
-    head += bytes_of(a.bytes) + at_line(f.by.pc, HERE);
     std::string whole =
         region_name(r) + ", which has " + bytes_of((size_t)(r.to - r.from));
     if (a.at < r.from)
@@ -186,7 +186,10 @@ std::string wording(const finding &f)
     case CPLI_CHECK_OUT_OF_BOUNDS:
         return name + beyond(f);
     case CPLI_CHECK_UNINITIALISED:
-        return name + clause(f) + ", which nobody has written";
+        return name + clause(f) + ", " +
+               (f.n_unwritten < f.what.bytes ? number(f.n_unwritten) + " of "
+                                             : "") +
+               "which nobody has written";
     case CPLI_CHECK_MISALIGNED:
         return name + clause(f) + ", at an address that is not a multiple of " +
                number(f.what.bytes);
@@ -217,6 +220,35 @@ report *find_same(const report &n)
             (r.kind == n.kind || says_more(n, r) || says_more(r, n)))
             return &r;
     return nullptr;
+}
+
+/* Who read too early may have found nothing there: the race says it all. */
+void drop_explained(const finding &race, const std::string &subject)
+{
+    int32_t pc = race.what.writes ? race.against.pc : race.by.pc;
+    auto explained = [&](const report &r) {
+        return r.kind == CPLI_CHECK_UNINITIALISED && r.pc == pc &&
+               r.subject == subject;
+    };
+    all.reports.erase(
+        std::remove_if(all.reports.begin(), all.reports.end(), explained),
+        all.reports.end());
+}
+
+bool is_race(cpli_check_kind kind)
+{
+    return kind == CPLI_CHECK_BLOCK_BARRIER || kind == CPLI_CHECK_WARP_BARRIER;
+}
+
+/* The same where the race was found first, by other threads. */
+bool is_explained(const report &n)
+{
+    return n.kind == CPLI_CHECK_UNINITIALISED &&
+           std::any_of(all.reports.begin(), all.reports.end(),
+                       [&](const report &r) {
+                           return is_race(r.kind) && r.subject == n.subject &&
+                                  (r.pc == n.pc || r.other_pc == n.pc);
+                       });
 }
 
 /* ---- source lines ---- */
@@ -305,22 +337,16 @@ std::string finished(const report &r)
     return text;
 }
 
-void print_unread()
-{
-    find_lines();
-    for (size_t i = all.n_printed; i < all.reports.size(); i++)
-        std::fprintf(stderr, "checker: %s\n", finished(all.reports[i]).c_str());
-    all.n_printed = all.reports.size();
-}
-
 /* What nobody asked for must not be lost: the process fails. */
 struct at_end {
     ~at_end()
     {
         if (all.n_read >= all.reports.size())
             return;
-        all.n_printed = std::max(all.n_printed, all.n_read);
-        print_unread();
+        find_lines();
+        for (size_t i = all.n_read; i < all.reports.size(); i++)
+            std::fprintf(stderr, "checker: %s\n",
+                         finished(all.reports[i]).c_str());
         std::_Exit(1);
     }
 } at_end;
@@ -346,6 +372,10 @@ void add_finding(const finding &f)
     report *known = find_same(r);
     if (known != nullptr)
         known->times++;
+    if (known == nullptr && is_race(f.kind))
+        drop_explained(f, r.subject);
+    if (known == nullptr && is_explained(r))
+        return;
     if (known != nullptr && !says_more(r, *known))
         return; /* most findings end here, before any words are made */
     r.sentence = wording(f);
@@ -354,12 +384,6 @@ void add_finding(const finding &f)
     else
         *known = {r.kind,     r.subject,    r.pc,       r.other_pc,
                   r.sentence, known->times, known->text};
-}
-
-void print_findings()
-{
-    std::lock_guard<std::mutex> lock(all.lock);
-    print_unread();
 }
 
 } // namespace checker
@@ -399,5 +423,5 @@ void cpli_check_reset(void)
 {
     std::lock_guard<std::mutex> lock(all.lock);
     all.reports.clear();
-    all.n_printed = all.n_read = 0;
+    all.n_read = 0;
 }

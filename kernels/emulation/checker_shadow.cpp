@@ -57,9 +57,28 @@ std::vector<region *> shared;               /* of the running block */
 region *last_found;
 std::deque<std::pair<const char *, const char *>> freed;
 enum { N_FREED = 256 };
-std::atomic<const char *> lowest, highest;
 std::deque<std::vector<note>> lists;
 std::vector<uint32_t> idle_lists;
+
+/* A bit for each 64 KiB of the address space that device memory lies in: the
+ * host asks it at each of its accesses, without a lock. Guards keep all else
+ * out of these 64 KiB. */
+enum { LOG_PIECE = 16, LOG_SPACE = 47 };
+std::atomic<uint8_t> *const pieces = static_cast<std::atomic<uint8_t> *>(mmap(
+    nullptr, (size_t)1 << (LOG_SPACE - LOG_PIECE - 3), PROT_READ | PROT_WRITE,
+    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+
+void mark_pieces(const region &r, bool is_device)
+{
+    uintptr_t last = ((uintptr_t)r.to - 1) >> LOG_PIECE;
+    for (uintptr_t i = (uintptr_t)r.from >> LOG_PIECE; i <= last; i++) {
+        uint8_t bit = (uint8_t)(1u << i % 8);
+        if (is_device)
+            pieces[i / 8] |= bit;
+        else
+            pieces[i / 8] &= (uint8_t)~bit;
+    }
+}
 
 bool holds(const region &r, const char *at)
 {
@@ -146,6 +165,8 @@ region *near_region(const char *at)
     region *best = nullptr;
     ptrdiff_t least = guard + 1;
     auto try_one = [&](region *r) {
+        if (r->device < 0) /* the heap around it is somebody else's */
+            return;
         ptrdiff_t distance = at < r->from ? r->from - at : at - r->to + 1;
         if (distance < least) {
             best = r;
@@ -175,12 +196,8 @@ void add_region(const char *from, size_t bytes, int device)
                            return old.first < r.to && old.second > r.from;
                        }),
         freed.end());
-    if (device < 0)
-        return;
-    if (lowest == nullptr || from < lowest)
-        lowest = from;
-    if (highest == nullptr || r.to > highest)
-        highest = r.to;
+    if (device >= 0)
+        mark_pieces(r, true);
 }
 
 void drop_region(const char *from)
@@ -188,9 +205,12 @@ void drop_region(const char *from)
     auto found = regions.find(from);
     if (found == regions.end())
         return;
-    freed.emplace_back(from, found->second.to);
+    if (found->second.device >= 0)
+        freed.emplace_back(from, found->second.to);
     if (freed.size() > N_FREED)
         freed.pop_front();
+    if (found->second.device >= 0)
+        mark_pieces(found->second, false);
     close_region(&found->second);
     regions.erase(found);
     last_found = nullptr;
@@ -225,8 +245,9 @@ bool was_freed(const char *at)
 
 bool maybe_device(const char *at)
 {
-    return at >= lowest.load(std::memory_order_relaxed) &&
-           at < highest.load(std::memory_order_relaxed);
+    uintptr_t i = (uintptr_t)at >> LOG_PIECE;
+    return i >> (LOG_SPACE - LOG_PIECE) == 0 &&
+           (pieces[i / 8].load(std::memory_order_relaxed) >> i % 8 & 1) != 0;
 }
 
 line *line_of(region *r, const char *at, size_t unit)
@@ -292,10 +313,10 @@ void drop_more(cell *c)
 
 using namespace checker;
 
-/* More than a row of any kernel in the specs. */
+/* More than a row of any kernel in the specs; see `pieces`. */
 size_t cpli_check_guard(void)
 {
-    return (size_t)64 << 10;
+    return (size_t)1 << LOG_PIECE;
 }
 
 void cpli_check_alloc(const void *at, size_t bytes, int device)
