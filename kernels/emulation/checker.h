@@ -12,8 +12,10 @@
  *
  * What orders two accesses: within a block __syncthreads and, for the lanes of
  * its mask, __syncwarp (shuffles, votes and matrix instructions order no
- * memory); two blocks of one launch are never ordered; two operations of
- * streams by their stream, by events and by what the host waited for.
+ * memory); two blocks of one launch are never ordered, not even by atomics and
+ * fences (a lock of one's own is reported: end the kernel instead); two
+ * operations of streams by their stream, by events and by what the host waited
+ * for.
  */
 #ifndef CPLI_CHECKER_H
 #define CPLI_CHECKER_H

@@ -74,18 +74,27 @@ std::string thread_of(const note &n)
     return "thread " + place(n.thread % now.n_threads, now.block);
 }
 
-std::string subject_of(const note &n)
+std::string name_of(const note &n)
 {
     if (n.op == 0)
         return "the host";
     return n.reach == WHOLE ? operation_name(n.op) : "kernel " + now.name;
 }
 
+/* What a report is about: findings of one subject and one line are one. */
+std::string subject_of(const finding &f)
+{
+    if (f.kind != CPLI_CHECK_NO_EVENT)
+        return name_of(f.by);
+    auto both = std::minmax(f.by.op, f.against.op);
+    return operation_name(both.first) + " and " + operation_name(both.second);
+}
+
 std::string actor_of(const note &n)
 {
     if (n.op == 0 || n.reach == WHOLE)
-        return subject_of(n);
-    return subject_of(n) + ", " + block_of(n) + ", " + thread_of(n);
+        return name_of(n);
+    return name_of(n) + ", " + block_of(n) + ", " + thread_of(n);
 }
 
 std::string bytes_of(size_t n)
@@ -165,9 +174,6 @@ std::string against(const finding &f)
     case CPLI_CHECK_TWO_BLOCKS:
         return "; " + block_of(f.against) + ", " + thread_of(f.against) + verb +
                " them" + line + ", and nothing orders two blocks";
-    case CPLI_CHECK_NO_EVENT:
-        return "; " + operation_name(f.against.op) + verb + " them" + line +
-               ", and no event or other wait orders the two";
     case CPLI_CHECK_WRONG_WAIT:
         if (f.by.op == 0)
             return "; " + operation_name(f.against.op) +
@@ -177,6 +183,23 @@ std::string against(const finding &f)
     default:
         return "";
     }
+}
+
+/* Which of the two came second is luck, so both sides are told alike and in
+ * the order in which the host enqueued them. */
+std::string unordered(const finding &f)
+{
+    std::string by = operation_name(f.by.op) +
+                     (f.what.writes ? " writes" : " reads") +
+                     at_line(f.by.pc, HERE);
+    std::string against = operation_name(f.against.op) +
+                          (f.against_wrote ? " writes" : " reads") +
+                          at_line(f.against.pc, THERE);
+    bool swapped = f.by.op > f.against.op;
+    return (swapped ? against : by) + " and " + (swapped ? by : against) +
+           " the same bytes of " + region_name(*f.where) + " (of " +
+           bytes_of((size_t)(f.where->to - f.where->from)) +
+           "), and no event or other wait orders the two";
 }
 
 std::string wording(const finding &f)
@@ -193,6 +216,8 @@ std::string wording(const finding &f)
     case CPLI_CHECK_MISALIGNED:
         return name + clause(f) + ", at an address that is not a multiple of " +
                number(f.what.bytes);
+    case CPLI_CHECK_NO_EVENT:
+        return name + unordered(f);
     default:
         return name + clause(f) + against(f);
     }
@@ -332,7 +357,7 @@ std::string finished(const report &r)
         if (at != std::string::npos)
             text.replace(at, 1, all.lines[mark.second]);
     }
-    if (r.times > 1)
+    if (r.times > 1 && r.kind != CPLI_CHECK_NO_EVENT)
         text += " (" + number((uint64_t)r.times) + " times)";
     return text;
 }
@@ -367,7 +392,7 @@ uintptr_t address_of(int32_t pc)
 
 void add_finding(const finding &f)
 {
-    report r = {f.kind, subject_of(f.by), f.by.pc, f.against.pc, "", 1, ""};
+    report r = {f.kind, subject_of(f), f.by.pc, f.against.pc, "", 1, ""};
     std::lock_guard<std::mutex> lock(all.lock);
     report *known = find_same(r);
     if (known != nullptr)
@@ -414,7 +439,7 @@ const char *cpli_check_sentence(int i)
     if (i < 0 || (size_t)i >= all.reports.size())
         return "";
     find_lines();
-    all.n_read = std::max(all.n_read, (size_t)i + 1);
+    all.n_read = all.reports.size(); /* who reads one knows of all */
     all.reports[(size_t)i].text = finished(all.reports[(size_t)i]);
     return all.reports[(size_t)i].text.c_str();
 }

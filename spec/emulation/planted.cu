@@ -236,9 +236,8 @@ void copied_unwritten(const bench &b, bool right)
 
 __global__ void copy_vectors(uint4 *to, const char *from, int offset)
 {
-    unsigned i = threadIdx.x;
-    to[i] = *reinterpret_cast<const uint4 *>(from + offset +
-                                             16 * i); /* bug: misaligned */
+    const char *at = from + offset + 16 * threadIdx.x;
+    to[threadIdx.x] = *(const uint4 *)at; /* bug: misaligned */
 }
 
 void misaligned(const bench &b, bool right)
@@ -261,8 +260,8 @@ __global__ void copy_behind(int *to, const int *from, bool right)
     }
     for (int part = 0; part < 2; part++) {
         emulation::copy_async_wait((right ? 1 : 2) - part);
-        reinterpret_cast<int4 *>(to)[32 * part + i] =
-            tile[part][i]; /* bug: wrong_group */
+        int4 got = tile[part][i]; /* bug: wrong_group */
+        reinterpret_cast<int4 *>(to)[32 * part + i] = got;
     }
 }
 
@@ -335,6 +334,29 @@ void event_too_late(const bench &b, bool right)
     CPLI_LAUNCH(copy_row, 1, 64, 0, b.other, b.out, b.in, N);
     cudaStreamSynchronize(b.other);
     cudaStreamSynchronize(b.stream);
+}
+
+/* Two branches of a graph that nothing orders. */
+void forgotten_join(const bench &b, bool right)
+{
+    cudaGraph_t made;
+    cudaGraphExec_t ready;
+    cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeThreadLocal);
+    cudaEventRecord(b.event, b.stream);
+    cudaStreamWaitEvent(b.other, b.event, 0);
+    cudaMemsetAsync(b.out, 0, 4 * N, b.other);
+    cudaEventRecord(b.event, b.other);
+    if (right)
+        cudaStreamWaitEvent(b.stream, b.event, 0);
+    CPLI_LAUNCH(copy_row, 1, 64, 0, b.stream, b.out, b.in, N);
+    if (!right)
+        cudaStreamWaitEvent(b.stream, b.event, 0);
+    cudaStreamEndCapture(b.stream, &made);
+    cudaGraphInstantiate(&ready, made, 0);
+    cudaGraphLaunch(ready, b.stream);
+    cudaStreamSynchronize(b.stream);
+    cudaGraphExecDestroy(ready);
+    cudaGraphDestroy(made);
 }
 
 /* ---- pointers ---- */
@@ -533,6 +555,7 @@ struct planted_case {
     {"write_before_sync", write_before_sync, true},
     {"forgotten_event", forgotten_event, true},
     {"event_too_late", event_too_late, true},
+    {"forgotten_join", forgotten_join, true},
     {"host_pointer", host_pointer, true},
     {"device_pointer", device_pointer, true},
     {"reductions", reductions, false},
