@@ -569,6 +569,7 @@ struct planted_case {
 void run(const planted_case &c, bool right)
 {
     bench b;
+    cudaGetLastError(); /* of the case before */
     cudaStreamCreateWithFlags(&b.stream, cudaStreamNonBlocking);
     cudaStreamCreateWithFlags(&b.other, cudaStreamNonBlocking);
     cudaEventCreateWithFlags(&b.event, cudaEventDisableTiming);
@@ -581,6 +582,10 @@ void run(const planted_case &c, bool right)
     cudaStreamSynchronize(b.stream);
     c.run(b, right);
     cudaDeviceSynchronize();
+    if (right && cudaPeekAtLastError() != cudaSuccess)
+        std::printf("%s\tright\tan error: %s\n", c.name, cpl_emulation_why());
+    cudaStreamDestroy(b.stream); /* waits, with a fault as well */
+    cudaStreamDestroy(b.other);
     const char *side = right ? "right" : "wrong";
     for (int i = 0; i < cpli_check_n_reports(); i++)
         std::printf("%s\t%s\t%s\n", c.name, side, cpli_check_sentence(i));
@@ -592,8 +597,6 @@ void run(const planted_case &c, bool right)
     cudaFree(b.out);
     cudaFreeHost(b.host);
     cudaEventDestroy(b.event);
-    cudaStreamDestroy(b.stream);
-    cudaStreamDestroy(b.other);
 }
 
 } // namespace
