@@ -12,8 +12,10 @@
  *
  * What orders two accesses: within a block __syncthreads and, for the lanes of
  * its mask, __syncwarp (shuffles, votes and matrix instructions order no
- * memory); two blocks of one launch are never ordered; two operations of
- * streams by their stream, by events and by what the host waited for.
+ * memory); two blocks of one launch are never ordered, not even by atomics and
+ * fences (a lock of one's own is reported: end the kernel instead); two
+ * operations of streams by their stream, by events and by what the host waited
+ * for.
  */
 #ifndef CPLI_CHECKER_H
 #define CPLI_CHECKER_H
@@ -108,7 +110,7 @@ void cpli_check_block_begin(int64_t block);
 /* A shared variable of this block, once per block, before its first use. The
  * dynamic array is called "dynamic". `name` must outlive the kernel. */
 void cpli_check_shared(const char *name, const void *at, size_t bytes);
-/* This CUDA thread runs from here on; NULL: the emulator itself does. */
+/* This CUDA thread runs from here on (copied); NULL: the emulator does. */
 void cpli_check_run(const cpli_check_thread *thread);
 /* All threads of the block that are still alive have met, once per barrier. */
 void cpli_check_block_barrier(void);
@@ -143,7 +145,8 @@ void cpli_check_report(cpli_check_kind kind, const char *sentence);
 int cpli_check_n_reports(void);
 /* Report `i` from 0: one sentence without a newline, "" past the end.
  * "missing block barrier: kernel NAME, block 0: thread 33 reads ... at
- * FILE:LINE what thread 2 wrote at FILE:LINE". Valid until the reset. */
+ * FILE:LINE; thread 2 wrote them at FILE:LINE, ...". Valid until the same one
+ * is asked for again. */
 const char *cpli_check_sentence(int i);
 void cpli_check_reset(void);
 
