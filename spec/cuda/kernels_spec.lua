@@ -142,7 +142,7 @@ local function describe_pieces(device)
         try_pieces(device, 6, "copy", { unit = 16, list = list, bytes = 70000 * 16 })
     end)
 
-    it("copy: a launch that is repeated takes the pieces of then, and as many", function()
+    it("copy: a captured graph takes the pieces of its replay, and as many", function()
         local random = pieces.random(17)
         local first, bytes = pieces.make(random, { n = 5, unit = 4, peers = peers })
         local second, more = pieces.make(random, { n = 40, unit = 4, peers = peers })
@@ -150,12 +150,17 @@ local function describe_pieces(device)
         local all = memories(device, random, bytes)
         local tables = pieces.on_device(device, first, 40)
         local move = move_of(device, all, tables, { unit = 4 })
+        local graph = device:capture(function(stream)
+            device:check(device.lib.cpl_cuda_copy(move, stream))
+        end)
+        expect_equal(device, all, bytes)
         for _, list in ipairs { first, second, {}, first } do
             pieces.put(device, tables, list)
-            device:check(device.lib.cpl_cuda_copy(move, nil))
+            graph.replay()
             naive(all, list, C.CPL_CUDA_PULL, "copy")
             expect_equal(device, all, bytes)
         end
+        graph.close()
         device:free_all()
     end)
 
@@ -324,7 +329,7 @@ local function shuffled(random, n)
     return list
 end
 
-local function try_rows(device, seed, n, row_bytes, has_from, has_to)
+local function try_rows(device, seed, n, row_bytes, has_from, has_to, max_rows)
     local random = pieces.random(seed)
     local bytes = n * row_bytes
     local src, dst = pieces.bytes(random, bytes), pieces.bytes(random, bytes)
@@ -334,7 +339,7 @@ local function try_rows(device, seed, n, row_bytes, has_from, has_to)
     if has_from then rows.from = ffi.cast("void *", device:upload(from, n * 8)) end
     if has_to then rows.to = ffi.cast("void *", device:upload(to, n * 8)) end
     rows.n = ffi.cast("void *", device:upload(ffi.new("int64_t[1]", n), 8))
-    rows.max_rows, rows.row_bytes = n, row_bytes
+    rows.max_rows, rows.row_bytes = max_rows or n, row_bytes
     device:check(device.lib.cpl_cuda_permute(rows, nil))
     for i = 0, n - 1 do
         local source = has_from and tonumber(from[i]) or i
@@ -358,13 +363,15 @@ local function describe_rows(device)
             try_rows(device, 41, 5000, 2, true, true)
             try_rows(device, 43, 0, 16, true, true)
             try_rows(device, 47, 1, 32, false, false)
+            try_rows(device, 53, 500, 48, true, true, 1) -- more than the grid was made for
         end)
     end
 end
 
 -- ---- positions --------------------------------------------------------------------------------
 
-local runs = { { 40, 5 }, { -1, 2 }, { 0, 9 }, { 100, 1 } } -- start, length
+-- { start, length }; a thread has several rows of the long one.
+local runs = { { 40, 5 }, { -1, 2 }, { 0, 9 }, { 100, 1 }, { 1000, 600 } }
 
 local function positions()
     local list = {}
@@ -427,6 +434,8 @@ local function describe_positions(device)
             assert.same({ rows = 4, check = 2, slot = 3, expected = 43, found = 44 },
                 found(device, { positions(), with { [12] = 9, [3] = 44, [5] = 0 },
                     with { [0] = 1 } }))
+            assert.same({ rows = 2, check = 1, slot = 100, expected = 1083, found = 7 },
+                found(device, { with { [100] = 7, [100 + 256] = 8 } }))
         end)
     end
 
@@ -449,11 +458,50 @@ local function describe_positions(device)
     end)
 end
 
+-- ---- what the checker must see, or its silence would mean nothing -------------------------------
+
+local function fault_of(device, list, options)
+    local all = memories(device, pieces.random(61), 4096)
+    if options.is_fresh then all.device[0] = device:alloc(4096) end
+    local tables = pieces.on_device(device, list)
+    device:check(device.lib.cpl_cuda_copy(move_of(device, all, tables, options), nil))
+    local why = device:fault()
+    device:free_all()
+    return why
+end
+
+local function describe_misuse(device)
+    local one = { peer = 0, from = 0, to = 64, bytes = 100 }
+
+    it("is told of a piece beyond the end of its memory", function()
+        local why = fault_of(device, { { peer = 1, from = 0, to = 4090, bytes = 7 } }, { unit = 1 })
+        assert.matches("out of bounds", why, 1, true)
+        assert.matches("cpli_copy_any", why, 1, true)
+    end)
+
+    it("is told of two pieces that write one byte", function()
+        local why = fault_of(device, { one, { peer = 1, from = 0, to = 160, bytes = 10 } },
+            { unit = 1 })
+        assert.matches("missing block barrier", why, 1, true)
+    end)
+
+    it("is told of a promised unit that is not kept", function()
+        local why = fault_of(device, { { peer = 0, from = 8, to = 0, bytes = 32 } }, { unit = 16 })
+        assert.matches("16 bytes is misaligned", why, 1, true)
+        assert.matches("cpli_copy_aligned", why, 1, true)
+    end)
+
+    it("is told of bytes that nobody has written", function()
+        assert.matches("uninitialised read",
+            fault_of(device, { one }, { unit = 1, is_fresh = true }), 1, true)
+    end)
+end
+
 for _, name in ipairs { "plain", "checked" } do
     describe("the kernels of exchanges, emulated, " .. name, function()
         local device, why = cuda_device.open(name)
         if not device then
-            pending("are not there: " .. why)
+            it("keep their contracts", function() pending(why) end)
             return
         end
         describe_pieces(device)
@@ -461,5 +509,6 @@ for _, name in ipairs { "plain", "checked" } do
         describe_sums(device)
         describe_rows(device)
         describe_positions(device)
+        if name == "checked" then describe_misuse(device) end
     end)
 end

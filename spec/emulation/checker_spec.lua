@@ -1,10 +1,12 @@
---- The checker of emulated kernels: spec/emulation/planted.cu runs bugs and their correct twins in
+--- The checker of emulated kernels: spec/emulation/planted runs bugs and their correct twins in
 -- each order of threads and blocks. Each bug must be called by its name and its lines, however
 -- luckily it ran, and of what is correct not a word may be said.
+local lfs = require "lfs"
+
 local shell_word = require "cplab.environment".shell_word
 
 local build = package.searchpath("cplab_cdef", package.path):match "^(.*)/lua/"
-local source = debug.getinfo(1, "S").source:match "^@(.*)checker_spec.lua$" .. "planted.cu"
+local sources = debug.getinfo(1, "S").source:match "^@(.*)checker_spec.lua$" .. "planted/"
 
 local orders = { "forward", "reverse", "random:1", "random:2" }
 
@@ -38,15 +40,18 @@ local names = {
 -- Kernels without a bug, of the kinds that are easily taken for one.
 local correct = { "reductions", "atomics", "pipeline", "tails", "early_exit", "graph" }
 
--- Lines of the source that end in a comment "bug: NAME", as the reports write them.
+-- Lines of the sources that end in a comment "bug: NAME", as the reports write them.
 local function marked_lines()
-    local marks, number = {}, 0
-    for line in io.lines(source) do
-        number = number + 1
-        local name = line:match "/%* bug: (%S+) %*/"
-        if name then
-            marks[name] = marks[name] or {}
-            table.insert(marks[name], "planted.cu:" .. number)
+    local marks = {}
+    for file in lfs.dir(sources) do
+        local number = 0
+        for line in io.lines(file:find "%.cu$" and sources .. file or "/dev/null") do
+            number = number + 1
+            local name = line:match "/%* bug: (%S+) %*/"
+            if name then
+                marks[name] = marks[name] or {}
+                table.insert(marks[name], ("%s:%d"):format(file, number))
+            end
         end
     end
     return marks

@@ -3,6 +3,7 @@
 -- library that only specs open.
 -- @module spec.support.cuda_device
 local ffi = require "ffi"
+local lfs = require "lfs"
 
 ffi.cdef [[
 int cudaMalloc(void **out, size_t bytes);
@@ -17,8 +18,17 @@ typedef struct cpli_sums {
 } cpli_sums;
 int cpli_sums_create(const cpl_cuda_piece *pieces, int64_t n, cpli_sums *out);
 void cpli_sums_destroy(cpli_sums *sums);
+int cudaStreamCreate(cpl_cuda_stream *out);
+int cudaStreamDestroy(cpl_cuda_stream stream);
+int cudaStreamBeginCapture(cpl_cuda_stream stream, int mode);
+int cudaStreamEndCapture(cpl_cuda_stream stream, void **graph);
+int cudaGraphInstantiate(void **out, void *graph, unsigned long long flags);
+int cudaGraphLaunch(void *executable, cpl_cuda_stream stream);
+int cudaGraphExecDestroy(void *executable);
+int cudaGraphDestroy(void *graph);
 int cpl_emulation_set(const char *name, const char *value);
 const char *cpl_emulation_why(void);
+void cpl_emulation_forgive(void);
 ]]
 
 local M = {}
@@ -36,8 +46,11 @@ local to_device, to_host = 1, 2 -- cudaMemcpyKind
 function M.open(name)
     local build = package.searchpath("cplab_cdef", package.path):match "^(.*)/lua/"
     local path = ("%s/bin/libcuda_kernels_%s.so"):format(build, name)
-    local loaded, lib = pcall(ffi.load, path)
-    if not loaded then return nil, lib end
+    if not lfs.attributes(path) then
+        return nil, ("this build has no emulated kernels, %s: that needs the headers of CUDA, a "
+            .. "C++ compiler%s"):format(name, name == "checked" and ", and no sanitizer" or "")
+    end
+    local lib = ffi.load(path)
     return setmetatable({ lib = lib, blocks = {} }, Device)
 end
 
@@ -74,6 +87,39 @@ function Device:download(memory, bytes, ctype)
     self:check(self.lib.cudaDeviceSynchronize(), 2)
     if bytes > 0 then self:check(self.lib.cudaMemcpy(array, memory, bytes, to_host), 2) end
     return array
+end
+
+--- Waits for what is expected to fail, forgives it, and returns what the emulator says of it: a
+-- kernel that ends early may be followed by the checker's own sentence.
+function Device:fault()
+    local said = {}
+    while self.lib.cudaDeviceSynchronize() ~= 0 do
+        said[#said + 1] = ffi.string(self.lib.cpl_emulation_why())
+        self.lib.cpl_emulation_forgive()
+    end
+    return table.concat(said, "\n")
+end
+
+local thread_local = 1 -- cudaStreamCaptureModeThreadLocal
+
+--- A graph of what launch(stream) enqueues; replay() carries it out, close() ends it.
+function Device:capture(launch)
+    local stream, graph, executable = ffi.new "cpl_cuda_stream[1]", ffi.new "void *[1]",
+        ffi.new "void *[1]"
+    local lib = self.lib
+    self:check(lib.cudaStreamCreate(stream))
+    self:check(lib.cudaStreamBeginCapture(stream[0], thread_local))
+    launch(stream[0])
+    self:check(lib.cudaStreamEndCapture(stream[0], graph))
+    self:check(lib.cudaGraphInstantiate(executable, graph[0], 0))
+    return {
+        replay = function() self:check(lib.cudaGraphLaunch(executable[0], stream[0])) end,
+        close = function()
+            self:check(lib.cudaGraphExecDestroy(executable[0]))
+            self:check(lib.cudaGraphDestroy(graph[0]))
+            self:check(lib.cudaStreamDestroy(stream[0]))
+        end,
+    }
 end
 
 function Device:set(name, value)
