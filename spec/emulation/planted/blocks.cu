@@ -128,6 +128,48 @@ void overwritten_early(const bench &b, bool right)
     CPLI_LAUNCH(read_and_overwrite, 1, 64, 0, b.stream, b.out, right);
 }
 
+/* A warp has waited for itself, and the other one is still reading. */
+__global__ void warp_for_block(int *to, bool right)
+{
+    CPLI_SHARED(int, word, [1]);
+    if (threadIdx.x == 0)
+        word[0] = 5;
+    __syncthreads();
+    to[threadIdx.x] = word[0]; /* bug: only_the_warp */
+    if (right)
+        __syncthreads();
+    else
+        __syncwarp();
+    if (threadIdx.x == 0)
+        word[0] = 6; /* bug: only_the_warp */
+}
+
+void only_the_warp(const bench &b, bool right)
+{
+    CPLI_LAUNCH(warp_for_block, 1, 64, 0, b.stream, b.out, right);
+}
+
+/* All lanes have read; the writer has waited for half of them. */
+__global__ void half_of_readers(int *to, bool right)
+{
+    CPLI_SHARED(int, word, [1]);
+    if (threadIdx.x == 0)
+        word[0] = 5;
+    __syncwarp();
+    to[threadIdx.x] = word[0]; /* bug: half_waited_for */
+    if (right)
+        __syncwarp();
+    else
+        __syncwarp(threadIdx.x < 16 ? 0x0000ffffu : 0xffff0000u);
+    if (threadIdx.x == 0)
+        word[0] = 6; /* bug: half_waited_for */
+}
+
+void half_waited_for(const bench &b, bool right)
+{
+    CPLI_LAUNCH(half_of_readers, 1, 32, 0, b.stream, b.out, right);
+}
+
 /* The first barrier is there, the second is not. */
 __global__ void swap_twice(int *to, const int *from, bool right)
 {
@@ -350,6 +392,8 @@ const planted_case bugs_of_blocks[] = {
     {"overwritten_early", overwritten_early, true},
     {"no_second_warp_barrier", no_second_warp_barrier, true},
     {"one_byte_across", one_byte_across, true},
+    {"only_the_warp", only_the_warp, true},
+    {"half_waited_for", half_waited_for, true},
     {"shuffle_is_no_barrier", shuffle_is_no_barrier, true},
     {"wrong_mask", wrong_mask, true},
     {"divergent_barrier", divergent_barrier, true},

@@ -43,16 +43,15 @@ void forgotten_event(const bench &b, bool right)
     cudaStreamSynchronize(b.stream);
 }
 
-/* Two streams read; the writer waits for one of them. */
+/* Two streams read; each then writes what the other may still be reading. */
 void second_reader(const bench &b, bool right)
 {
     CPLI_LAUNCH(copy_row, 1, 64, 0, b.stream, b.out, b.in, N / 2);
     CPLI_LAUNCH(copy_row, 1, 64, 0, b.other, b.out + N / 2, b.in, N / 2);
-    if (right) {
-        cudaEventRecord(b.event, b.stream);
-        cudaStreamWaitEvent(b.other, b.event, 0);
-    }
-    cudaMemsetAsync(b.in, 0, 4 * N, b.other);
+    if (right)
+        cudaDeviceSynchronize();
+    cudaMemsetAsync(b.in, 0, N, b.stream);
+    cudaMemsetAsync(b.in + N / 4, 0, N, b.other);
     cudaStreamSynchronize(b.other);
     cudaStreamSynchronize(b.stream);
 }
