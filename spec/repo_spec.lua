@@ -129,7 +129,7 @@ end
 -- cuda.h and cuda_on_host.h are none.
 local vendor_homes = {
     ["mpi%.h"] = { "core/comm/mpi.c" },
-    ["nccl%.h"] = { "core/comm/nccl.c", "kernels/emulation/" },
+    ["nccl%.h"] = { "core/comm/nccl.c", "kernels/emulation/", "spec/emulation/" },
     ["cuda_[%w_]*%.h"] = { "core/comm/cuda", "core/comm/nccl.c", "core/tensor/cuda",
         "kernels/device.cuh", "kernels/emulation/", "spec/emulation/" },
 }
@@ -201,6 +201,8 @@ describe("the repository", function()
         assert.is_true(vendor_header("core/comm/cuda.c", "nccl.h"))
         assert.is_false(vendor_header("kernels/device.cuh", "cuda_runtime.h"))
         assert.is_false(vendor_header("core/comm/cuda.c", "cuda.h"))
+        assert.is_false(vendor_header("kernels/emulation/emulator.h", "cuda_runtime_api.h"))
+        assert.is_true(vendor_header("kernels/emulation/emulator.h", "mpi.h"))
     end)
 
     it("has no file over 600 lines", function()
