@@ -79,6 +79,10 @@ local function run(program, order)
         status = line:match "^status (%d+)$" or status
     end
     pipe:close()
+    for _, side in pairs(sentences) do
+        -- Two streams come in either order.
+        for _, all in pairs(side) do table.sort(all) end
+    end
     return sentences, status
 end
 
