@@ -6,6 +6,7 @@
 #ifndef CPLAB_HOST_H
 #define CPLAB_HOST_H
 
+#include "cuda.h"
 #include "kernels.h"
 
 /* What became of the ranks of one run. Texts are owned by the result. */

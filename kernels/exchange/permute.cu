@@ -110,7 +110,7 @@ static dim3 grid_of(const cpl_cuda_rows *rows, int unit)
 {
     const int64_t warps =
         (rows->max_rows * (rows->row_bytes / unit) + BATCH - 1) / BATCH;
-    return cpli_grid((warps * CPLI_TILES_EACH));
+    return cpli_blocks((warps + CPLI_WARPS - 1) / CPLI_WARPS);
 }
 
 extern "C" int cpl_cuda_permute(const cpl_cuda_rows *rows,

@@ -96,7 +96,9 @@ static __device__ __forceinline__ int cpli_tile_bytes(const cpli_walk *walk,
                                                       int64_t bytes)
 {
     int64_t rest = bytes - walk->offset;
-    return (int)(rest < CPL_CUDA_TILE ? rest : CPL_CUDA_TILE);
+    if (rest > CPL_CUDA_TILE)
+        return CPL_CUDA_TILE;
+    return (int)rest;
 }
 
 /* By reference: a launch's arguments are never copied to where an index could
@@ -109,12 +111,17 @@ static __device__ __forceinline__ char *cpli_base(const cpl_cuda_bases &bases,
 
 /* ---- on the host ---- */
 
+static inline dim3 cpli_blocks(int64_t n)
+{
+    if (n > CPLI_MAX_BLOCKS)
+        n = CPLI_MAX_BLOCKS;
+    return dim3(n < 1 ? 1u : (unsigned)n);
+}
+
 static inline dim3 cpli_grid(int64_t max_tiles)
 {
     const int64_t block = CPLI_WARPS * CPLI_TILES_EACH;
-    int64_t n = (max_tiles + block - 1) / block;
-    n = n < 1 ? 1 : n < CPLI_MAX_BLOCKS ? n : CPLI_MAX_BLOCKS;
-    return dim3((unsigned)n);
+    return cpli_blocks((max_tiles + block - 1) / block);
 }
 
 static inline bool cpli_is_unit(int unit)

@@ -11,8 +11,7 @@ enum { ROWS_EACH = 8 }; /* of a thread, where there are enough */
 static dim3 grid_of(int64_t n_rows)
 {
     const int64_t block = CPLI_THREADS * ROWS_EACH;
-    const int64_t n = (n_rows + block - 1) / block;
-    return dim3((unsigned)(n < CPLI_MAX_BLOCKS ? n : CPLI_MAX_BLOCKS));
+    return cpli_blocks((n_rows + block - 1) / block);
 }
 
 /* The first row of this thread, and the distance to its next one. */
