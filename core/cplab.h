@@ -573,6 +573,19 @@ CPL_API void cpl_world_leave(cpl_world *world, int rank);
 CPL_API int cpl_world_aborted(const cpl_world *world);
 CPL_API const char *cpl_world_message(const cpl_world *world);
 
+/* What a machine has for a plug-in of devices, "cuda" or "cuda-emulated". */
+enum { CPL_MAX_DEVICES = 64 };
+typedef struct cpl_devices_found {
+    int n_devices; /* 0: none, or no driver */
+    int driver;    /* the version of CUDA that it serves, 13000 for 13.0; 0: no
+                      driver */
+    int runtime;   /* of the plug-in */
+    int nccl;      /* 22809 for 2.28.9; 0: no NCCL that serves */
+    char names[CPL_MAX_DEVICES][64];
+    char problem[512];      /* why there are no devices; "" */
+    char nccl_problem[512]; /* why there is no NCCL; "" */
+} cpl_devices_found;
+
 /* The group of one rank, with no world. It has no state and lives for ever. */
 CPL_API cpl_comm *cpl_comm_self(void);
 
@@ -588,7 +601,9 @@ CPL_API void cpl_comm_part_destroy(cpl_comm *part);
 
 CPL_API int cpl_comm_rank(const cpl_comm *comm);
 CPL_API int cpl_comm_size(const cpl_comm *comm);
-/* "self", "local" (threads of this process) or "mpi". */
+/* "self", "local" (threads of this process), "mpi"; of ranks whose rows are on
+ * devices "cuda" or "cuda-emulated" (threads that reach each other's memory) or
+ * "nccl". */
 CPL_API const char *cpl_comm_transport(const cpl_comm *comm);
 /* Collective. */
 CPL_API cpl_status cpl_comm_barrier(cpl_comm *comm);
