@@ -147,7 +147,7 @@ typedef struct cpl_cuda_wrong {
     int64_t rows;  /* wrong rows of all checks */
     int64_t check; /* the number that the caller gave the kept one, or -1 */
     int64_t slot, expected, found;
-    int64_t lowest; /* the kernels' own between two of them */
+    int64_t lowest; /* the kernels' own */
 } cpl_cuda_wrong;
 #define CPL_CUDA_NONE_WRONG       \
     {                             \

@@ -16,8 +16,8 @@ local folders = { "core", "kernels", "bindings", "lua", "experiments", "spec" }
 
 -- A file may include its own folder and lower levels only.
 local levels = {
-    base = 0, layout = 1, comm = 1, trace = 1, kernels = 1, tensor = 2, exchange = 3, layer = 4,
-    bindings = 5, spec = 6,
+    base = 0, kernels = 1, layout = 2, comm = 2, trace = 2, tensor = 3, exchange = 4, layer = 5,
+    bindings = 6, spec = 7,
 }
 
 local function walk(folder, list)
@@ -129,6 +129,7 @@ local vendor = { "mpi%.h", "nccl%.h", "cuda[%w_]*%.h" }
 local vendor_home = { ["mpi.h"] = "core/comm/mpi.c" }
 
 local function vendor_header(path, included)
+    if included == "cuda.h" then return false end -- kernels/cuda.h, which includes nothing of CUDA
     for _, pattern in ipairs(vendor) do
         if included:find("^" .. pattern .. "$") then return vendor_home[included] ~= path end
     end

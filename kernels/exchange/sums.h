@@ -17,10 +17,10 @@ typedef struct cpli_sums {
 /*
  * Local. Cuts the target where a piece begins or ends: between two cuts the
  * same pieces are added, in the order of the list. Takes memory for four lists;
- * n log n steps and one for each source. Borrows nothing. Errors: MEMORY.
+ * n log n steps and one for each source. Exported for specs. Errors: MEMORY.
  */
-cpl_status cpli_sums_create(const cpl_cuda_piece *pieces, int64_t n,
-                            cpli_sums *out);
-void cpli_sums_destroy(cpli_sums *sums);
+CPL_API cpl_status cpli_sums_create(const cpl_cuda_piece *pieces, int64_t n,
+                                    cpli_sums *out);
+CPL_API void cpli_sums_destroy(cpli_sums *sums);
 
 #endif

@@ -37,8 +37,10 @@ local function move_of(device, all, tables, options)
     set_bases(move.theirs, all, options.shift)
     if options.is_table then in_table(device, move.theirs) end
     move.mine = all.device[peers] - (options.shift or 0)
-    move.pieces, move.tile_ends = ffi.cast("void *", tables.pieces), ffi.cast("void *", tables.tile_ends)
-    move.n_pieces, move.max_tiles = ffi.cast("void *", tables.n_pieces), tables.max_tiles
+    for _, field in ipairs { "pieces", "tile_ends", "n_pieces" } do
+        move[field] = ffi.cast("void *", tables[field])
+    end
+    move.max_tiles = tables.max_tiles
     move.way, move.unit = options.way or C.CPL_CUDA_PULL, options.unit
     return move
 end
@@ -322,7 +324,7 @@ local function shuffled(random, n)
     return list
 end
 
-local function try_rows(device, seed, n, row_bytes, has_from, has_to)
+local function try_rows(device, seed, n, row_bytes, has_from, has_to, max_rows)
     local random = pieces.random(seed)
     local bytes = n * row_bytes
     local src, dst = pieces.bytes(random, bytes), pieces.bytes(random, bytes)
@@ -332,7 +334,7 @@ local function try_rows(device, seed, n, row_bytes, has_from, has_to)
     if has_from then rows.from = ffi.cast("void *", device:upload(from, n * 8)) end
     if has_to then rows.to = ffi.cast("void *", device:upload(to, n * 8)) end
     rows.n = ffi.cast("void *", device:upload(ffi.new("int64_t[1]", n), 8))
-    rows.max_rows, rows.row_bytes = n, row_bytes
+    rows.max_rows, rows.row_bytes = max_rows or n, row_bytes
     device:check(device.lib.cpl_cuda_permute(rows, nil))
     for i = 0, n - 1 do
         local source = has_from and tonumber(from[i]) or i
@@ -356,13 +358,15 @@ local function describe_rows(device)
             try_rows(device, 41, 5000, 2, true, true)
             try_rows(device, 43, 0, 16, true, true)
             try_rows(device, 47, 1, 32, false, false)
+            try_rows(device, 53, 500, 48, true, true, 1) -- more than the grid was made for
         end)
     end
 end
 
 -- ---- positions --------------------------------------------------------------------------------
 
-local runs = { { 40, 5 }, { -1, 2 }, { 0, 9 }, { 100, 1 } } -- start, length
+-- { start, length }; a thread has several rows of the long one.
+local runs = { { 40, 5 }, { -1, 2 }, { 0, 9 }, { 100, 1 }, { 1000, 600 } }
 
 local function positions()
     local list = {}
@@ -425,6 +429,8 @@ local function describe_positions(device)
             assert.same({ rows = 4, check = 2, slot = 3, expected = 43, found = 44 },
                 found(device, { positions(), with { [12] = 9, [3] = 44, [5] = 0 },
                     with { [0] = 1 } }))
+            assert.same({ rows = 2, check = 1, slot = 100, expected = 1083, found = 7 },
+                found(device, { with { [100] = 7, [100 + 256] = 8 } }))
         end)
     end
 

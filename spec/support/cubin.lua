@@ -11,6 +11,7 @@ local bit = require "bit"
 local M = {}
 
 local instruction_bytes = 16
+local machine_cuda = 190 -- EM_CUDA
 
 -- What an opcode does: { kind, whether its width matters }. LD and ST reach any memory; a kernel
 -- that has its pointers from tables uses them for device memory.
@@ -80,19 +81,21 @@ local function facts(text, list, head)
     return out
 end
 
+-- What an instruction does, and its width; nil where that does not matter, and of one whose
+-- predicate is never true (bits 12 to 15 all set), which compilers put between others.
 local function decode(text, at)
-    local opcode = text:byte(at + 1) + bit.band(text:byte(at + 2), 0xf) * 256
-    local known = opcodes[opcode]
-    if not known then return nil end
+    local low, high = text:byte(at + 1, at + 2)
+    local known = opcodes[low + bit.band(high, 0xf) * 256]
+    if not known or high >= 0xf0 then return nil end
     local width = known[2] and widths[bit.band(bit.rshift(text:byte(at + 10), 1), 7)]
     return known[1], width
 end
 
--- The most 128-bit loads that stand together with no store between them: those that can be in
--- flight at once.
+-- Loads that stand together with no store between them can be in flight at once: the most of them,
+-- by width.
 local function count(text, section)
-    local kernel = { instructions = section.bytes / instruction_bytes, in_flight = 0 }
-    local in_flight = 0
+    local kernel = { instructions = section.bytes / instruction_bytes, in_flight = {} }
+    local together = {}
     for at = section.offset, section.offset + section.bytes - 1, instruction_bytes do
         local kind, width = decode(text, at)
         if width then
@@ -101,19 +104,23 @@ local function count(text, section)
         elseif kind then
             kernel[kind] = (kernel[kind] or 0) + 1
         end
-        if kind == "loads" and width == "128" then in_flight = in_flight + 1 end
-        if kind == "stores" then in_flight = 0 end
-        kernel.in_flight = math.max(kernel.in_flight, in_flight)
+        if kind == "loads" then
+            together[width] = (together[width] or 0) + 1
+            kernel.in_flight[width] = math.max(kernel.in_flight[width] or 0, together[width])
+        elseif kind == "stores" then
+            together = {}
+        end
     end
     return kernel
 end
 
 --- Counts what the kernels of a cubin consist of.
--- @tparam string text the file's bytes
--- @treturn table by kernel name: `registers` a thread, `frame` (bytes of local memory), `instructions`,
---   `in_flight` (the most 128-bit loads with no store between them); `loads`, `stores`, `shared_*`, `local_*` by width in bits
---   ("8" to "128"; absent where there is none); `tensor_cores`, `async_copies`, `matrix_loads`,
---   `barriers`, `shuffles`, `atomics`, `reductions` (nil where there is none)
+-- @tparam string text the file's bytes; what stands behind its end does not matter
+-- @treturn table by kernel name: `registers` a thread, `frame` (bytes of local memory),
+--   `instructions`, `in_flight` (by width the most loads with no store between them); `loads`,
+--   `stores`, `shared_*`, `local_*` by width in bits ("8" to "128"; absent where there is none);
+--   `tensor_cores`, `async_copies`, `matrix_loads`, `barriers`, `shuffles`, `atomics`,
+--   `reductions` (nil where there is none)
 -- @raise where it is no ELF file of 64 bits
 function M.kernels(text)
     local kernels = {}
@@ -127,6 +134,22 @@ function M.kernels(text)
         end
     end
     return kernels
+end
+
+--- The cubins in an object, a library or a fat binary that was made with --no-compress.
+-- @tparam string text its bytes
+-- @treturn table list of { arch = 80, kernels = as M.kernels gives them }
+function M.images(text)
+    local images, at = {}, 1
+    while true do
+        at = text:find("\127ELF\2", at, true)
+        if not at then return images end
+        if unsigned(text, at - 1 + 18, 2) == machine_cuda then
+            local image = text:sub(at)
+            images[#images + 1] = { arch = image:byte(0x30 + 2), kernels = M.kernels(image) }
+        end
+        at = at + 5
+    end
 end
 
 return M
