@@ -395,7 +395,7 @@ template <class T> constexpr T max(T a, T b)
 
 #define CPLI_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)     \
     emulation::launch(#kernel, kernel, (grid), (block), (shared_bytes), \
-                      (stream), __VA_ARGS__)
+                      (stream), ##__VA_ARGS__)
 #define CPLI_SHARED(T, name, dims)                   \
     typedef T name##_type dims;                      \
     static char name##_key;                          \

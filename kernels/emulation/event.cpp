@@ -228,7 +228,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle)
     {
         std::lock_guard<std::mutex> hold(e->lock);
         if (e->n_done < e->n_recorded)
-            return cudaErrorNotReady;
+            return fail(cudaErrorNotReady, "there is work left");
     }
     cpli_check_host_waited(nullptr, handle);
     return fault_of(e->device);
@@ -253,7 +253,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
                         e.n_recorded == 0 ? "was never recorded"
                                           : "has no timing");
         if (e.n_done < e.n_recorded)
-            return cudaErrorNotReady;
+            return fail(cudaErrorNotReady, "there is work left");
         when[i] = e.when;
     }
     *ms = std::chrono::duration<float, std::milli>(when[1] - when[0]).count();

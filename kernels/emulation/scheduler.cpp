@@ -68,17 +68,6 @@ void make_ready(machine &m, thread_state &t)
     m.ready.push_back(t.index);
 }
 
-/* The one that came last goes on itself only in the forward order. */
-void yield_if_unordered(machine &m, thread_state *t)
-{
-    if (m.order == order_kind::forward) {
-        t->stage = running;
-        return;
-    }
-    make_ready(m, *t);
-    pause(m, t);
-}
-
 void note_fault(machine &m, cudaError_t error, const std::string &text)
 {
     char where[200] = "";
@@ -331,9 +320,9 @@ void block_barrier(const char *file, int line)
     m.at_barrier = 0;
     cpli_check_block_barrier();
     for (int i = 0; i < m.n_threads; i++)
-        if (&m.threads[i] != t && m.threads[i].stage == in_barrier)
+        if (m.threads[i].stage == in_barrier)
             make_ready(m, m.threads[i]);
-    yield_if_unordered(m, t);
+    pause(m, t); /* the last one takes its turn as the others do */
 }
 
 namespace
@@ -402,9 +391,9 @@ const void *meet(uint32_t mask, const void *value, size_t bytes, bool orders,
     if (orders)
         cpli_check_warp_barrier(t->warp, mask);
     for (int lane = 0; lane < 32; lane++)
-        if ((mask >> lane & 1) != 0 && lane != t->lane)
+        if ((mask >> lane & 1) != 0)
             make_ready(m, m.threads[t->warp * 32 + lane]);
-    yield_if_unordered(m, t);
+    pause(m, t);
     return values;
 }
 

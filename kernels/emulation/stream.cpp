@@ -310,7 +310,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
     {
         std::lock_guard<std::mutex> hold(s->lock);
         if (s->n_done < s->n_pushed)
-            return cudaErrorNotReady;
+            return fail(cudaErrorNotReady, "there is work left");
     }
     cpli_check_host_waited(s.get(), nullptr);
     return fault_of(s->device);
