@@ -43,6 +43,19 @@ void forgotten_event(const bench &b, bool right)
     cudaStreamSynchronize(b.stream);
 }
 
+/* Two streams read; each then writes what the other may still be reading. */
+void second_reader(const bench &b, bool right)
+{
+    CPLI_LAUNCH(copy_row, 1, 64, 0, b.stream, b.out, b.in, N / 2);
+    CPLI_LAUNCH(copy_row, 1, 64, 0, b.other, b.out + N / 2, b.in, N / 2);
+    if (right)
+        cudaDeviceSynchronize();
+    cudaMemsetAsync(b.in, 0, N, b.stream);
+    cudaMemsetAsync(b.in + N / 4, 0, N, b.other);
+    cudaStreamSynchronize(b.other);
+    cudaStreamSynchronize(b.stream);
+}
+
 /* The wait binds to the record before it: a later one does not count. */
 void event_too_late(const bench &b, bool right)
 {
@@ -87,6 +100,7 @@ const planted_case bugs_of_streams[] = {
     {"read_before_sync", read_before_sync, true},
     {"write_before_sync", write_before_sync, true},
     {"forgotten_event", forgotten_event, true},
+    {"second_reader", second_reader, true},
     {"event_too_late", event_too_late, true},
     {"forgotten_join", forgotten_join, true},
     {nullptr, nullptr, false},
