@@ -55,16 +55,13 @@ extern "C" __global__ void __launch_bounds__(CPLI_THREADS)
     }
 }
 
-/* One thread: keeps what was found first of all, and is ready for the next. */
+/* One thread: keeps what was found, if it is the first of all. */
 extern "C" __global__ void
 cpli_trace_keep(const __grid_constant__ cpl_cuda_check check)
 {
     cpl_cuda_wrong *wrong = check.wrong;
     const int64_t slot = wrong->lowest;
-    if (slot == INT64_MAX)
-        return;
-    wrong->lowest = INT64_MAX;
-    if (wrong->check >= 0)
+    if (wrong->check >= 0 || slot == INT64_MAX)
         return;
     wrong->check = check.check;
     wrong->slot = slot;
