@@ -43,15 +43,14 @@ void forgotten_event(const bench &b, bool right)
     cudaStreamSynchronize(b.stream);
 }
 
-/* Two streams read; each then writes what the other may still be reading. */
+/* Two streams read; one then writes what the other may still be reading. */
 void second_reader(const bench &b, bool right)
 {
     CPLI_LAUNCH(copy_row, 1, 64, 0, b.stream, b.out, b.in, N / 2);
     CPLI_LAUNCH(copy_row, 1, 64, 0, b.other, b.out + N / 2, b.in, N / 2);
     if (right)
         cudaDeviceSynchronize();
-    cudaMemsetAsync(b.in, 0, N, b.stream);
-    cudaMemsetAsync(b.in + N / 4, 0, N, b.other);
+    cudaMemsetAsync(b.in, 0, 4 * N, b.stream);
     cudaStreamSynchronize(b.other);
     cudaStreamSynchronize(b.stream);
 }
