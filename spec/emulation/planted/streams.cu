@@ -2,6 +2,7 @@
  * streams.cu: bugs in what the host orders: streams, events, graphs, copies.
  */
 #include "planted.h"
+#include <sched.h>
 
 namespace
 {
@@ -43,15 +44,20 @@ void forgotten_event(const bench &b, bool right)
     cudaStreamSynchronize(b.stream);
 }
 
-/* Two streams read; each then writes what the other may still be reading. */
+/* Two streams read; one then writes what the other may still be reading. That
+ * the host saw what the other wrote is luck to the checker: it waited for
+ * nothing. Here it makes sure that both have read before. */
 void second_reader(const bench &b, bool right)
 {
+    volatile int *last = &b.host[N / 2 - 1];
+    *last = -1;
     CPLI_LAUNCH(copy_row, 1, 64, 0, b.stream, b.out, b.in, N / 2);
-    CPLI_LAUNCH(copy_row, 1, 64, 0, b.other, b.out + N / 2, b.in, N / 2);
+    CPLI_LAUNCH(copy_row, 1, 64, 0, b.other, b.host, b.in, N / 2);
+    for (int i = 0; i < 1000000 && *last == -1; i++)
+        sched_yield();
     if (right)
         cudaDeviceSynchronize();
-    cudaMemsetAsync(b.in, 0, N, b.stream);
-    cudaMemsetAsync(b.in + N / 4, 0, N, b.other);
+    cudaMemsetAsync(b.in, 0, 4 * N, b.stream);
     cudaStreamSynchronize(b.other);
     cudaStreamSynchronize(b.stream);
 }
