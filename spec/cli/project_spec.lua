@@ -28,6 +28,7 @@ describe("project", function()
     setup(function()
         folder = command.folder()
         script = command.write(folder .. "/small.lua", SCRIPT)
+        command.write(folder .. "/raises.lua", "error 'no'")
     end)
     teardown(function() command.remove(folder) end)
 
@@ -62,6 +63,7 @@ describe("project", function()
         for line in io.lines(path) do
             local row = assert(json.decode(line))
             n = n + 1
+            assert.equal(2, row.conversions)
             assert.equal("cplab.projection/1", row.schema)
             assert.equal("projected", row.status)
             assert.near(row.step_ms, row.compute_ms + row.comm_ms + row.convert_ms + row.host_ms,
@@ -167,6 +169,12 @@ describe("project", function()
             "--sweep takes tokens=8k..1m, cp=4..64 or nodes=1,2,4, got 'layers=1..8'" },
         { { "SCRIPT", "--sweep", "cp=2,4", "--trace", "x" },
             "project: --trace is of single cases, not of a --sweep" },
+        { { "--claims", "--only", "cp=2" }, "project: --only does not go with --claims" },
+        { { "--fit", "--set", "cp=2" }, "project: --set does not go with --fit" },
+        { { "SCRIPT", "--forward", "--recompute" },
+            "project: --recompute says how backward runs, and --forward has none" },
+        { { "SCRIPT", "--cluster", "BROKEN" },
+            "cluster: BROKEN:1: attempt to call global 'error' (a nil value)" },
         { { "SCRIPT", "--set", "tokns=3" }, "--set: unknown axis or param" },
         { { "SCRIPT", "--json", "/nowhere/x" }, "project: cannot write /nowhere/x" },
         { { "SCRIPT", "--nodes", "0" }, "--nodes takes a whole number >= 1, got '0'" },
@@ -174,10 +182,11 @@ describe("project", function()
     for _, row in ipairs(wrong) do
         it("refuses: " .. table.concat(row[1], " "), function()
             local words = {}
-            for i, word in ipairs(row[1]) do words[i] = word == "SCRIPT" and script or word end
+            local files = { SCRIPT = script, BROKEN = folder .. "/raises.lua" }
+            for i, word in ipairs(row[1]) do words[i] = files[word] or word end
             local result = project(unpack(words))
             assert.same({ 2, "" }, { result.status, result.out })
-            local sentence = row[2]:gsub("SCRIPT", function() return script end)
+            local sentence = row[2]:gsub("%u%u+", files)
             assert.truthy(result.err:find(sentence, 1, true), result.err)
         end)
     end
