@@ -42,7 +42,8 @@ local FIELDS = {
 }
 local DTYPES = { "bf16", "f32", "f64" }
 
---- The names of the layouts that are tried where none are given.
+--- The names of the layouts that are tried where none are given, beside those that the model names:
+-- what binds its kinds of layers, and the ends of `auto`.
 M.candidates = { "contiguous", "zigzag", "mirror", "balanced", "balanced@0.1" }
 
 -- ---- making ---------------------------------------------------------------------
@@ -63,6 +64,22 @@ local function check_fields(t, level)
     named_layouts.check("cost.new", t.near or "contiguous", level + 1)
     local reason = sizes.split_refusal(t.model, t.tp or 1)
     if reason then error("cost.new: " .. reason, level + 1) end
+end
+
+-- The candidates where none are given.
+local function candidates_of(model)
+    local names, known = {}, {}
+    local function add(name)
+        if not known[name] then known[name], names[#names + 1] = true, name end
+    end
+    for _, name in ipairs(M.candidates) do add(name) end
+    for _, kind in ipairs(schedules.kinds) do
+        local bound = model.bound_to[kind]
+        for _, name in ipairs(type(bound) == "table" and bound or {}) do add(name) end
+    end
+    add(model.auto.entry or names[1])
+    add(model.auto.exit or names[1])
+    return names
 end
 
 -- Tries to lay the stream out; returns why that cannot be.
@@ -124,7 +141,7 @@ function M.new(t)
         near = t.near or "contiguous",
     }, Prices)
     price_on(self, cluster_of(t.cluster, 2))
-    local names = t.layouts or M.candidates
+    local names = t.layouts or candidates_of(t.model)
     split_by_refusal(self, names)
     if #self.layouts == 0 then
         error(("cost.new: the stream can have none of the layouts %s; %s: %s"):format(
