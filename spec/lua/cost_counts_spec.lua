@@ -90,6 +90,8 @@ describe("what the model of costs counts is what runs:", function()
         { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" } },
         { policy = "native", live = "zigzag", mixers = { "zigzag", "zigzag" } },
         { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" }, tp = 2 },
+        { policy = "zigzag", live = "zigzag", mixers = { "contiguous", "zigzag" }, tp = 2 },
+        { policy = "contiguous", live = "contiguous", mixers = { "contiguous", "zigzag" }, tp = 2 },
         { policy = "balanced", live = "contiguous", mixers = { "contiguous", "balanced" } },
         { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" },
             stream = { seqlen = 16, batch = 3 } },
@@ -108,6 +110,30 @@ describe("what the model of costs counts is what runs:", function()
             for name, value in pairs(step.metrics) do
                 assert.equal(metrics[name], value, name)
             end
+        end)
+    end
+end)
+
+-- With windows the residual stream converts otherwise than what goes to a mixer, and the way back is
+-- that there backwards.
+describe("what the model of costs counts is what runs where layers live elsewhere:", function()
+    for _, tp in ipairs { 1, 2 } do
+        it("tp " .. tp, function()
+            local assignment = { entry = "zigzag", exit = "snake", layers = {
+                { live = "contiguous", mixer = "mirror", cp_mode = "chunkwise" },
+                { live = "mirror", mixer = "zigzag", cp_mode = "p2p" } } }
+            local fields = labs.model { policy = assignment, pattern = "G*" }
+            local stream = { lengths = { 16, 32, 16 }, real = { 13, 32, 1 } }
+            local metrics = labs.parity_step(stream, fields, 4, nil, tp)
+            fields.schedule, fields.pattern = cplab.schedule.pattern("G*", 2), nil
+            local prices = prices_of { cluster = "local", cp = 4, tp = tp, stream = stream,
+                model = cplab.model(fields) }
+            local step = prices:step(assignment)
+            for name, value in pairs(step.metrics) do
+                assert.equal(metrics[name], value, name)
+            end
+            local planner = require "cplab.planner"
+            assert.near(step.seconds, planner.price(prices, assignment), 1e-12 * step.seconds)
         end)
     end
 end)

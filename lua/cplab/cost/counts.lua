@@ -63,6 +63,12 @@ function Counts:window_overlap(from, to)
         self:layout(to))
 end
 
+--- The same from the windows of a layout to those of another, square.
+function Counts:windows_between(from, to)
+    return once(self, "windows only " .. from .. " " .. to, overlap, self:windows(from),
+        self:windows(to))
+end
+
 local function keys(self, layout, window, node_size)
     local n = self.cp
     local n_nodes = math.ceil(n / node_size)
