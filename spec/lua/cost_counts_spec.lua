@@ -196,6 +196,23 @@ describe("the model of costs counts", function()
         assert.equal(32768, gqa.pair) -- balanced.md, section 7
     end)
 
+    -- Chunks of 64, 26 and 28 rows: what a row costs in a chunk grows with its rows, so that the mean
+    -- would be too little.
+    it("every chunk of GDN by its own rows, in both modes", function()
+        local per_row, sum = sizes.gdn_forward, 0
+        for _, n in ipairs { 64, 26, 28 } do sum = sum + 4 * n * per_row(8, 8, n) end
+        local model = model_of { schedule = cplab.schedule.list { "gdn" }, gdn = { key_heads = 2,
+            value_heads = 4, key_dim = 8, value_dim = 8, chunk = 64 } }
+        local function core(cp, mode, real)
+            local prices = prices_of { cp = cp, stream = { lengths = { 100, 28 }, real = real },
+                backward = false, model = model,
+                cluster = cluster_of { efficiency = { gdn_forward = { max = 1e-300 } } } }
+            return (prices:mixer(1, "contiguous", mode))
+        end
+        assert.near(sum, core(1, "chunkwise", { 90, 28 }), 1e-9 * sum)
+        assert.near(sum / 2, core(2, "headwise", { 90, 28 }), 1e-9 * sum)
+    end)
+
     -- A ring in the contiguous layout: every step waits for the rank that sees its whole shard, so
     -- P/(2P-1) of the ideal, 53.3 % at P = 8 (facts on limits, section 6). Zigzag wastes nothing.
     it("how well a ring does: 53.3 % contiguous at 8 ranks, zigzag all of it", function()
