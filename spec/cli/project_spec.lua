@@ -98,9 +98,20 @@ describe("project", function()
     end)
 
     it("sweeps sizes, says who is best and where curves cross", function()
+        local path = folder .. "/sweep.json"
         local result = project(script, "--cluster", "h100", "--sweep", "tokens=1k..16k", "--only",
-            "cp=2")
+            "cp=2", "--json", path)
         assert.same({ 0, "" }, { result.status, result.err })
+        local n = 0
+        for line in io.lines(path) do
+            local row = json.decode(line)
+            n = n + 1
+            local size = 2 ^ (10 + math.floor((n - 1) / 2))
+            assert.same({ axis = "tokens", value = size }, row.sweep)
+            assert.near(size, row.tokens, size / 8)
+            assert.truthy(result.out:find((" %.3f"):format(row.step_ms), 1, true))
+        end
+        assert.equal(10, n)
         local lines = {}
         for line in result.out:gmatch "[^\n]+" do lines[#lines + 1] = line end
         assert.truthy(lines[1]:find("; cp=2; step ms", 1, true))
