@@ -76,7 +76,7 @@ local function binding_of(kind, allowed, level)
     if allowed == nil or allowed == "any" then return allowed end
     local who, list = "model." .. kind, {}
     for i, name in ipairs(type(allowed) == "table" and allowed or { allowed }) do
-        list[i] = named.check(who .. ".layouts", name, level + 1)
+        list[i] = named.check(who, name, level + 1)
     end
     if #list == 0 then
         error(who .. ": layouts must name at least one layout, or be \"any\"", level + 1)

@@ -1,3 +1,4 @@
+-- luacheck: globals io.stdout
 -- What `project` makes of its parts' verdicts. Claims and validations are stand-ins.
 local project = require "cplab.project"
 
