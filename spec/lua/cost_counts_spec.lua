@@ -114,8 +114,8 @@ describe("what the model of costs counts is what runs:", function()
     end
 end)
 
--- With windows the residual stream converts otherwise than what goes to a mixer, and the way back is
--- that there backwards.
+-- With windows the residual stream converts otherwise than what goes to a mixer, and the way back
+-- is that there backwards.
 describe("what the model of costs counts is what runs where layers live elsewhere:", function()
     for _, tp in ipairs { 1, 2 } do
         it("tp " .. tp, function()
@@ -196,8 +196,8 @@ describe("the model of costs counts", function()
         assert.equal(32768, gqa.pair) -- balanced.md, section 7
     end)
 
-    -- Chunks of 64, 26 and 28 rows: what a row costs in a chunk grows with its rows, so that the mean
-    -- would be too little.
+    -- Chunks of 64, 26 and 28 rows: what a row costs grows with the rows of its chunk, so that
+    -- their mean would be too little.
     it("every chunk of GDN by its own rows, in both modes", function()
         local per_row, sum = sizes.gdn_forward, 0
         for _, n in ipairs { 64, 26, 28 } do sum = sum + 4 * n * per_row(8, 8, n) end

@@ -129,3 +129,15 @@ it("columns of a batch have a span of queries each", function()
     assert.near(3 * attention(1), attention(3), 1e-6 * attention(3))
     assert.is_true(attention(1) > 1e9)
 end)
+
+-- A layer without a feed-forward network has one norm and one residual sum, not two.
+it("layers without a network have half of the pointwise work", function()
+    local function moved(mlp)
+        local model = { schedule = cplab.schedule.list { "gdn" }, mlp = mlp }
+        local prices = prices_of { cp = 1, stream = { lengths = { 64 } }, model = model_of(model),
+            cluster = cluster_of { memory = { bandwidth = 1, pointwise = 1e300 } } }
+        return (prices:rest(1, "contiguous"))
+    end
+    assert.near(3 * 64 * 5 * 64 * 8, moved(false), 1e-6) -- rows, elements, hidden, f64
+    assert.near(2 * moved(false), moved { width = 96 }, 1e-6)
+end)

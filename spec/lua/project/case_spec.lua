@@ -8,7 +8,8 @@ local H100 = clusters.load "h100"
 
 local function model(case)
     return cplab.model {
-        auto = case.auto, schedule = cplab.schedule.pattern("GG*", 3), policy = case.policy, hidden = 32, vocab = 16,
+        schedule = cplab.schedule.pattern("GG*", 3), policy = case.policy, auto = case.auto,
+        hidden = 32, vocab = 16,
         gqa = { heads = 4, kv_heads = 2, head_dim = 8 },
         gdn = { key_heads = 2, value_heads = 4, key_dim = 8, value_dim = 8 },
     }
