@@ -238,8 +238,8 @@ end)
             assert.equal(("cplab: mpirun: unknown command '%s'%s"):format(word, see),
                 refused { "mpirun", unpack(words) })
         end
-        assert.equal("cplab: mpirun: a command is missing: one of run, show, route, bench, report, "
-            .. "compare, doctor, test" .. see, refused { "mpirun", "-n", "2" })
+        assert.equal("cplab: mpirun: a command is missing: one of run, show, route, project, "
+            .. "bench, report, compare, doctor, test" .. see, refused { "mpirun", "-n", "2" })
     end)
 
     it("knows the commands that there are", function()
