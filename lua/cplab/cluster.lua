@@ -209,7 +209,8 @@ local function changed(who, path, t, changes, shape, level)
     local out, names = {}, sorted_keys(shape)
     for key, value in pairs(t) do out[key] = value end
     if type(changes) ~= "table" then
-        error(("%s: %s must be a table (got %s)"):format(who, path, args.show(changes)), level + 1)
+        error(("%s: %s must be a table (got %s)"):format(who, path == "" and "the changes" or path,
+            args.show(changes)), level + 1)
     end
     for _, key in ipairs(sorted_keys(changes)) do
         local here, rule = path == "" and tostring(key) or path .. "." .. tostring(key), shape[key]

@@ -137,6 +137,8 @@ describe("a cluster", function()
         local h100 = cluster.load "h100"
         assert.matches("unknown field of links \"betwen\"; did you mean \"between\"?",
             message_of(h100.with, h100, { links = { betwen = {} } }), 1, true)
+        assert.matches("cluster.with: the changes must be a table (got nil)",
+            message_of(h100.with, h100), 1, true)
         assert.matches("cluster.with: host.sync must be a number >= 0 (got -1)",
             message_of(h100.with, h100, { host = { sync = -1 } }), 1, true)
     end)

@@ -1,6 +1,7 @@
 -- The model of costs in its parts, by hand: gathers over nodes, the steps of a ring, what is in f32
 -- whatever the rows are, what the host starts.
 local cplab = require "cplab"
+local exchange = require "cplab.cost.exchange"
 local gather = require "cplab.cost.gather"
 local sizes = require "cplab.cost.sizes"
 local support = require "spec.support.prices"
@@ -140,4 +141,55 @@ it("layers without a network have half of the pointwise work", function()
     end
     assert.near(3 * 64 * 5 * 64 * 8, moved(false), 1e-6) -- rows, elements, hidden, f64
     assert.near(2 * moved(false), moved { width = 96 }, 1e-6)
+end)
+
+it("bytes of a rank are those of its busier direction", function()
+    local load, nodes = exchange.load(3), { [0] = 0, 0, 0 }
+    exchange.send(load, nodes, 0, 1, 5)
+    exchange.send(load, nodes, 2, 1, 7)
+    local x = exchange.price(cluster_of {}, load, 2)
+    assert.same({ 10, 24, 14, 24, 2 }, { x.bytes[0], x.bytes[1], x.bytes[2], x.total_bytes,
+        x.messages[1] })
+end)
+
+it("gradients of an embedding that is the head, too, are summed once", function()
+    local function bytes(tied)
+        local prices = prices_of { cp = 2, stream = { lengths = { 64 } },
+            model = model_of { tied = tied } }
+        return select(2, prices:ends("contiguous", "contiguous")).bytes
+    end
+    assert.equal(100 * 64 * 8, bytes(false) - bytes(true)) -- vocab, hidden, f64; 2 (n - 1) / n = 1
+end)
+
+describe("a conversion of windows", function()
+    local function prices_at(tp, changes)
+        return prices_of { cp = 4, tp = tp, stream = { lengths = { 64, 32 } }, backward = false,
+            cluster = cluster_of(changes or {}) }
+    end
+
+    it("to a mixer costs what the exchange takes longer than the gather alone", function()
+        local prices = prices_at(2, { links = { inside = { beta = 1 } } })
+        local function seconds(from)
+            return exchange.to_shards(prices.env, prices.counts:window_overlap(from, "zigzag"),
+                64 * 8).seconds
+        end
+        local alone = seconds "zigzag"
+        assert.is_true(alone > 0 and seconds "contiguous" > alone)
+        assert.near(seconds "contiguous" - alone,
+            (prices:convert("contiguous", "zigzag", "there")), 1e-9)
+        assert.equal((prices:convert("contiguous", "zigzag", "there")),
+            (prices:convert("zigzag", "contiguous", "back")))
+    end)
+
+    it("packs a window's share of the rows", function()
+        local changes = { memory = { bandwidth = 1, pack = 4 } }
+        local whole = prices_at(1, changes):convert("contiguous", "zigzag", "there")
+        for _, place in ipairs { "there", "residual" } do
+            assert.near(whole / 2, (prices_at(2, changes):convert("contiguous", "zigzag", place)),
+                1e-6)
+        end
+        local prices = prices_at(1)
+        assert.matches('unknown place "their"; there are residual, there, back',
+            support.message_of(prices.convert, prices, "contiguous", "zigzag", "their"), 1, true)
+    end)
 end)
