@@ -340,9 +340,10 @@ CPL_API cpl_status cpl_layout_key_traffic(const cpl_layout *layout,
                                           int64_t window, int node_size,
                                           const cpl_key_traffic *out);
 
-/* Real spans of a rank, their rows, and the chunks that they are cut into. */
+/* Real spans of a rank, their rows, the chunks that they are cut into, and the
+ * sums of the squares and cubes of the chunks' rows. */
 typedef struct cpl_chain_load {
-    int64_t spans, rows, chunks;
+    int64_t spans, rows, chunks, squares, cubes;
 } cpl_chain_load;
 /* All of a rank's real spans, those that only begin a chain of several, those
  * that take a state and hand one on, and those that take one. */
@@ -352,7 +353,8 @@ typedef struct cpl_chain_loads {
 /*
  * Local. loads: one entry a rank. halo[i * n_ranks + j]: rows of rank j among
  * the `width` before each span of rank i (as in cpl_view_halo of real spans,
- * without fill). Errors: INVALID (chunk < 1, width < 0), MEMORY.
+ * without fill). Errors: INVALID (chunk < 1, width < 0, cubes of 2^63 or more),
+ * MEMORY.
  */
 CPL_API cpl_status cpl_layout_chain_loads(const cpl_layout *layout,
                                           int64_t chunk, int64_t width,

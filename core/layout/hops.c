@@ -7,11 +7,21 @@
 
 /* ---- loads ---- */
 
+static void add_chunks(cpl_chain_load *load, int64_t n, int64_t rows)
+{
+    load->chunks += n;
+    load->squares += n * rows * rows;
+    load->cubes += n * rows * rows * rows;
+}
+
 static void add_span(cpl_chain_load *load, int64_t length, int64_t chunk)
 {
     load->spans++;
     load->rows += length;
-    load->chunks += length <= chunk ? 1 : cpli_ceil_div(length, chunk);
+    if (length >= chunk)
+        add_chunks(load, length / chunk, chunk);
+    if (length % chunk > 0)
+        add_chunks(load, 1, length % chunk);
 }
 
 static void add_loads(const cpli_trail *trail, int64_t chunk,
@@ -62,6 +72,31 @@ done:
     return status;
 }
 
+/* Were all chunks as long as the longest can be, their cubes must be numbers.
+ */
+static cpl_status check_loads(const cpl_layout *layout, int64_t chunk,
+                              int64_t width)
+{
+    const cpl_stream *stream = layout->stream;
+    int64_t rows = 0, longest = 0, cubes;
+    if (chunk < 1 || width < 0)
+        return cpli_fail(CPL_INVALID,
+                         "layout.chain_loads: chunk %lld must be >= 1 and "
+                         "width %lld >= 0",
+                         (long long)chunk, (long long)width);
+    for (int64_t i = 0; i < stream->n_sequences; i++) {
+        rows += stream->real[i];
+        longest = cpli_max(longest, cpli_min(stream->real[i], chunk));
+    }
+    if (__builtin_mul_overflow(longest, longest, &cubes) ||
+        __builtin_mul_overflow(cubes, rows, &cubes))
+        return cpli_fail(CPL_INVALID,
+                         "layout.chain_loads: the cubes of chunks of %lld rows "
+                         "reach 2^63",
+                         (long long)longest);
+    return CPL_OK;
+}
+
 cpl_status cpl_layout_chain_loads(const cpl_layout *layout, int64_t chunk,
                                   int64_t width, cpl_chain_loads *loads,
                                   int64_t *halo)
@@ -70,11 +105,7 @@ cpl_status cpl_layout_chain_loads(const cpl_layout *layout, int64_t chunk,
     int64_t n = cpl_layout_n_ranks(layout);
     cpl_chain_loads *my_loads = NULL;
     int64_t *my_halo = NULL;
-    if (chunk < 1 || width < 0)
-        return cpli_fail(CPL_INVALID,
-                         "layout.chain_loads: chunk %lld must be >= 1 and "
-                         "width %lld >= 0",
-                         (long long)chunk, (long long)width);
+    CPL_TRY(check_loads(layout, chunk, width));
     CPL_TRY_GO(CPL_ALLOC(n, &my_loads), done);
     CPL_TRY_GO(CPL_ALLOC(n * n, &my_halo), done);
     CPL_TRY_GO(count_loads(layout, chunk, width, my_loads, my_halo), done);

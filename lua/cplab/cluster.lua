@@ -103,6 +103,9 @@ local function check_entry(who, path, entry, rule, level)
     end
     if type(entry.source) ~= "string" or entry.source == "" then
         error(("%s: %s has no source"):format(who, path), level + 1)
+    elseif entry.unit ~= nil and type(entry.unit) ~= "string" then
+        error(("%s: the unit of %s must be a text (got %s)"):format(who, path,
+            args.show(entry.unit)), level + 1)
     end
     return (check_value(who, path, entry[1], rule, level + 1))
 end
@@ -163,14 +166,24 @@ function M.check(name, file, level)
     return setmetatable(cluster, Cluster)
 end
 
+-- What a cluster file may call: the clusters that come with cplab, to be completed.
+local function globals()
+    local shipped = {}
+    for _, name in ipairs(M.names) do shipped[#shipped + 1] = "cplab.clusters." .. name end
+    shipped[#shipped + 1] = "cplab.clusters.gpu"
+    return { require = function(name)
+        return require((args.one_of("require", "cluster file", name, shipped, 2)))
+    end }
+end
+
 local function read(name, level)
     if not name:find "[/.]" then
         args.one_of("cluster", "cluster", name, M.names, level + 1)
         return require("cplab.clusters." .. name)
     end
-    local chunk, message = loadfile(name)
+    local chunk, message = loadfile(name, "t", globals())
     if not chunk then error("cluster: " .. message, level + 1) end
-    local ok, file = pcall(setfenv(chunk, {}))
+    local ok, file = pcall(chunk)
     if not ok then error(("cluster: %s"):format(tostring(file)), level + 1) end
     return file
 end
@@ -196,7 +209,8 @@ local function changed(who, path, t, changes, shape, level)
     local out, names = {}, sorted_keys(shape)
     for key, value in pairs(t) do out[key] = value end
     if type(changes) ~= "table" then
-        error(("%s: %s must be a table (got %s)"):format(who, path, args.show(changes)), level + 1)
+        error(("%s: %s must be a table (got %s)"):format(who, path == "" and "the changes" or path,
+            args.show(changes)), level + 1)
     end
     for _, key in ipairs(sorted_keys(changes)) do
         local here, rule = path == "" and tostring(key) or path .. "." .. tostring(key), shape[key]

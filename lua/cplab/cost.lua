@@ -42,7 +42,8 @@ local FIELDS = {
 }
 local DTYPES = { "bf16", "f32", "f64" }
 
---- The names of the layouts that are tried where none are given.
+--- The names of the layouts that are tried where none are given, beside those that the model names:
+-- what binds its kinds of layers, and the ends of `auto`.
 M.candidates = { "contiguous", "zigzag", "mirror", "balanced", "balanced@0.1" }
 
 -- ---- making ---------------------------------------------------------------------
@@ -63,6 +64,22 @@ local function check_fields(t, level)
     named_layouts.check("cost.new", t.near or "contiguous", level + 1)
     local reason = sizes.split_refusal(t.model, t.tp or 1)
     if reason then error("cost.new: " .. reason, level + 1) end
+end
+
+-- The candidates where none are given.
+local function candidates_of(model)
+    local names, known = {}, {}
+    local function add(name)
+        if not known[name] then known[name], names[#names + 1] = true, name end
+    end
+    for _, name in ipairs(M.candidates) do add(name) end
+    for _, kind in ipairs(schedules.kinds) do
+        local bound = model.bound_to[kind]
+        for _, name in ipairs(type(bound) == "table" and bound or {}) do add(name) end
+    end
+    add(model.auto.entry or names[1])
+    add(model.auto.exit or names[1])
+    return names
 end
 
 -- Tries to lay the stream out; returns why that cannot be.
@@ -124,7 +141,7 @@ function M.new(t)
         near = t.near or "contiguous",
     }, Prices)
     price_on(self, cluster_of(t.cluster, 2))
-    local names = t.layouts or M.candidates
+    local names = t.layouts or candidates_of(t.model)
     split_by_refusal(self, names)
     if #self.layouts == 0 then
         error(("cost.new: the stream can have none of the layouts %s; %s: %s"):format(
@@ -251,19 +268,27 @@ function Prices:rest(i, layout)
     end)
 end
 
+local PLACES = { "residual", "there", "back" }
+
 --- One conversion of hidden states from a layout to another in the forward pass, together with its
 -- adjoint in the backward pass; 0 between equal names and on one CP rank.
--- With tp > 1 it goes from windows of `from` to whole shards of `to`, less the gather that is
--- counted with what runs there. A conversion back from a mixer is the adjoint of the one to it;
--- here it is priced as if the model lived in the mixer's layout, which may differ by a few rows.
-function Prices:convert(from, to)
+-- With tp > 1 it matters where it stands: the residual stream goes from windows to windows; to a
+-- mixer it goes from windows of `from` to whole shards of `to`, less the gather that is counted
+-- with what runs there, and the way back from a mixer is the adjoint of that.
+-- @tparam string from
+-- @tparam string to
+-- @tparam ?string place "residual" (default), "there" (to a mixer) or "back" (from it)
+function Prices:convert(from, to, place)
     need_layout(self, "prices:convert", from, 2)
     need_layout(self, "prices:convert", to, 2)
+    args.one_of("prices:convert", "place", place or PLACES[1], PLACES, 2)
+    local is_residual = self.tp == 1 or (place or PLACES[1]) == "residual"
     -- Between partitions what goes there forward comes back backward: both ways cost the same.
-    if self.tp == 1 and to < from then from, to = to, from end
-    return price(self, ("convert %s|%s"):format(from, to), function()
+    if place == "back" or (is_residual and to < from) then from, to = to, from end
+    local key = ("convert %s|%s%s"):format(from, to, is_residual and "" or "|shard")
+    return price(self, key, function()
         if from == to or self.cp == 1 then return self.env.pass(), self.env.pass() end
-        return rest.conversion(self.env, self.counts, from, to)
+        return rest.conversion(self.env, self.counts, from, to, is_residual)
     end)
 end
 

@@ -38,15 +38,15 @@ local function parts_of(prices, i, layer)
     local seconds, detail = prices:mixer(i, layer.mixer, layer.cp_mode)
     add_work(parts, seconds, detail)
     if layer.mixer ~= layer.live then
-        add(parts, "convert", (prices:convert(layer.live, layer.mixer)))
-        add(parts, "convert", (prices:convert(layer.mixer, layer.live)))
+        add(parts, "convert", (prices:convert(layer.live, layer.mixer, "there")))
+        add(parts, "convert", (prices:convert(layer.mixer, layer.live, "back")))
     end
     return parts, VARIANTS[detail and detail.variant] or ""
 end
 
 local function conversion(prices, from, to)
     local parts = new_parts()
-    add(parts, "convert", (prices:convert(from, to)))
+    add(parts, "convert", (prices:convert(from, to, "residual")))
     return parts
 end
 

@@ -71,17 +71,28 @@ local function check_sizes(who, t, fields, level)
     end
 end
 
+-- What binds a kind of layer, with names as they are compared: nil, "any" or a list.
+local function binding_of(kind, allowed, level)
+    if allowed == nil or allowed == "any" then return allowed end
+    local who, list = "model." .. kind, {}
+    for i, name in ipairs(type(allowed) == "table" and allowed or { allowed }) do
+        list[i] = named.check(who, name, level + 1)
+    end
+    if #list == 0 then
+        error(who .. ": layouts must name at least one layout, or be \"any\"", level + 1)
+    end
+    return list
+end
+
 -- A layer that says where it may run is held to it; "any", the default, is everywhere.
 local function check_layouts(kind, allowed, runs_in, level)
     if allowed == nil or allowed == "any" then return end
     local who = "model." .. kind
-    local list = type(allowed) == "table" and allowed or { allowed }
-    for _, name in ipairs(list) do
-        name = named.check(who, name, level + 1)
+    for _, name in ipairs(allowed) do
         if name == runs_in or name == named.parse(runs_in) then return end
     end
     error(("%s: runs in %s, which is not among its layouts (%s)"):format(who, runs_in,
-        table.concat(list, ", ")), level + 1)
+        table.concat(allowed, ", ")), level + 1)
 end
 
 -- Each layer under an assignment is held to the layouts that its kind may run in.
@@ -299,7 +310,9 @@ function M.new(t, level)
         mtp = t.mtp and mtp_config(t, modes, level),
         bound_to = {},
     }, Model)
-    for _, kind in ipairs(schedules.kinds) do model.bound_to[kind] = t[kind] and t[kind].layouts end
+    for _, kind in ipairs(schedules.kinds) do
+        model.bound_to[kind] = t[kind] and binding_of(kind, t[kind].layouts, level)
+    end
     model.policy = fitted(model, model.policy, level)
     check_all_layouts(model, level)
     check_a2a(model, "gqa", level)

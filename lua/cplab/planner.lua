@@ -308,19 +308,19 @@ function M.price(prices, assignment)
         reason = reason or (seconds == nil and (why_not or "no reason given")) or nil
         sum = sum + (seconds or 0)
     end
-    local function convert(from, to)
-        if from ~= to then add(prices:convert(from, to)) end
+    local function convert(from, to, place)
+        if from ~= to then add(prices:convert(from, to, place)) end
     end
     add(prices:ends(assignment.entry, assignment.exit))
     for i, layer in ipairs(assignment.layers) do
-        convert(at, layer.live)
+        convert(at, layer.live, "residual")
         add(prices:rest(i, layer.live))
-        convert(layer.live, layer.mixer)
+        convert(layer.live, layer.mixer, "there")
         add(prices:mixer(i, layer.mixer, layer.cp_mode))
-        convert(layer.mixer, layer.live)
+        convert(layer.mixer, layer.live, "back")
         at = layer.live
     end
-    convert(at, assignment.exit)
+    convert(at, assignment.exit, "residual")
     if reason then return nil, reason end
     return sum
 end

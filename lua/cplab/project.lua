@@ -51,20 +51,24 @@ local function clash(arguments)
                 form and "--" .. form.flag or "an experiment")
         end
     end
+    for _, name in ipairs(form and { "set", "only" } or {}) do
+        if next(arguments[name] or {}) then
+            return ("--%s does not go with --%s"):format(name, form.flag)
+        end
+    end
+    if arguments.forward and arguments.recompute then
+        return "--recompute says how backward runs, and --forward has none"
+    end
     if arguments.sweep and arguments.trace then
         return "--trace is of single cases, not of a --sweep"
     end
 end
 
--- The place in our own files says nothing to who typed a name.
-local function without_place(message)
-    return (tostring(message):gsub("^[^\n]-%.lua:%d+: ", ""))
-end
-
+-- Errors blame this call, which has no line: what stands before them is the cluster's file.
 local function load_cluster(name)
     local ok, cluster = pcall(clusters.load, name)
     if ok then return cluster end
-    return nil, without_place(cluster)
+    return nil, tostring(cluster)
 end
 
 -- The job of an experiment, or nil and the sentence.

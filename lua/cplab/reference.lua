@@ -23,10 +23,11 @@ local function key_of(lab, what, n)
     return ("%s|%s|%s"):format(what, lab.model:signature(), tostring(digest))
 end
 
--- The same model on one rank, contiguous.
+-- The same model on one rank, contiguous: what binds its layers to other layouts is not asked.
 local function reference_stack(lab, step, old)
     return steps.stack_for(old, steps.stream_at(lab, step), {
-        model = lab.model:with { policy = { "contiguous", "contiguous", "contiguous" } },
+        model = lab.model:with { bound_to = {},
+            policy = { "contiguous", "contiguous", "contiguous" } },
         comm = C.cpl_comm_self(), cp = 1, tp = 1,
     })
 end

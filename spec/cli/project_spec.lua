@@ -28,6 +28,7 @@ describe("project", function()
     setup(function()
         folder = command.folder()
         script = command.write(folder .. "/small.lua", SCRIPT)
+        command.write(folder .. "/raises.lua", "error 'no'")
     end)
     teardown(function() command.remove(folder) end)
 
@@ -62,6 +63,7 @@ describe("project", function()
         for line in io.lines(path) do
             local row = assert(json.decode(line))
             n = n + 1
+            assert.equal(2, row.conversions)
             assert.equal("cplab.projection/1", row.schema)
             assert.equal("projected", row.status)
             assert.near(row.step_ms, row.compute_ms + row.comm_ms + row.convert_ms + row.host_ms,
@@ -96,9 +98,20 @@ describe("project", function()
     end)
 
     it("sweeps sizes, says who is best and where curves cross", function()
+        local path = folder .. "/sweep.json"
         local result = project(script, "--cluster", "h100", "--sweep", "tokens=1k..16k", "--only",
-            "cp=2")
+            "cp=2", "--json", path)
         assert.same({ 0, "" }, { result.status, result.err })
+        local n = 0
+        for line in io.lines(path) do
+            local row = json.decode(line)
+            n = n + 1
+            local size = 2 ^ (10 + math.floor((n - 1) / 2))
+            assert.same({ axis = "tokens", value = size }, row.sweep)
+            assert.near(size, row.tokens, size / 8)
+            assert.truthy(result.out:find((" %.3f"):format(row.step_ms), 1, true))
+        end
+        assert.equal(10, n)
         local lines = {}
         for line in result.out:gmatch "[^\n]+" do lines[#lines + 1] = line end
         assert.truthy(lines[1]:find("; cp=2; step ms", 1, true))
@@ -167,6 +180,12 @@ describe("project", function()
             "--sweep takes tokens=8k..1m, cp=4..64 or nodes=1,2,4, got 'layers=1..8'" },
         { { "SCRIPT", "--sweep", "cp=2,4", "--trace", "x" },
             "project: --trace is of single cases, not of a --sweep" },
+        { { "--claims", "--only", "cp=2" }, "project: --only does not go with --claims" },
+        { { "--fit", "--set", "cp=2" }, "project: --set does not go with --fit" },
+        { { "SCRIPT", "--forward", "--recompute" },
+            "project: --recompute says how backward runs, and --forward has none" },
+        { { "SCRIPT", "--cluster", "BROKEN" },
+            "cluster: BROKEN:1: attempt to call global 'error' (a nil value)" },
         { { "SCRIPT", "--set", "tokns=3" }, "--set: unknown axis or param" },
         { { "SCRIPT", "--json", "/nowhere/x" }, "project: cannot write /nowhere/x" },
         { { "SCRIPT", "--nodes", "0" }, "--nodes takes a whole number >= 1, got '0'" },
@@ -174,10 +193,11 @@ describe("project", function()
     for _, row in ipairs(wrong) do
         it("refuses: " .. table.concat(row[1], " "), function()
             local words = {}
-            for i, word in ipairs(row[1]) do words[i] = word == "SCRIPT" and script or word end
+            local files = { SCRIPT = script, BROKEN = folder .. "/raises.lua" }
+            for i, word in ipairs(row[1]) do words[i] = files[word] or word end
             local result = project(unpack(words))
             assert.same({ 2, "" }, { result.status, result.out })
-            local sentence = row[2]:gsub("SCRIPT", function() return script end)
+            local sentence = row[2]:gsub("%u%u+", files)
             assert.truthy(result.err:find(sentence, 1, true), result.err)
         end)
     end

@@ -201,12 +201,15 @@ end)
 
 -- Sums over spans of a rank that satisfy a condition on their link.
 local function naive_load(l, rank, chunk, wanted)
-    local t = { spans = 0, rows = 0, chunks = 0 }
+    local t = { spans = 0, rows = 0, chunks = 0, squares = 0, cubes = 0 }
     local links = l:chain(rank)
     for i, span in ipairs(l:spans(rank, true)) do
         if wanted(links[i]) then
             t.spans, t.rows = t.spans + 1, t.rows + span.length
-            t.chunks = t.chunks + math.ceil(span.length / chunk)
+            for at = 0, span.length - 1, chunk do
+                local n = math.min(chunk, span.length - at)
+                t.chunks, t.squares, t.cubes = t.chunks + 1, t.squares + n ^ 2, t.cubes + n ^ 3
+            end
         end
     end
     return t
@@ -214,7 +217,8 @@ end
 
 local function plain(load)
     return { spans = tonumber(load.spans), rows = tonumber(load.rows),
-        chunks = tonumber(load.chunks) }
+        chunks = tonumber(load.chunks), squares = tonumber(load.squares),
+        cubes = tonumber(load.cubes) }
 end
 
 describe("chains", function()
@@ -284,6 +288,11 @@ describe("chains", function()
         local loads, halo = ffi.new("cpl_chain_loads[2]"), ffi.new("int64_t[4]")
         assert.equal(C.CPL_INVALID, C.cpl_layout_chain_loads(l._ptr, 0, 1, loads, halo))
         assert.equal(C.CPL_INVALID, C.cpl_layout_chain_loads(l._ptr, 1, -1, loads, halo))
+        -- Cubes that are no int64_t: chunks of 2^21 rows, the longest that this sequence has.
+        local long = layout.contiguous(thd { lengths = { 2 ^ 21 } }, { cp = 2 })
+        assert.equal(C.CPL_OK, C.cpl_layout_chain_loads(long._ptr, 2 ^ 20, 0, loads, halo))
+        assert.equal(2 ^ 60, tonumber(loads[0].all.cubes))
+        assert.equal(C.CPL_INVALID, C.cpl_layout_chain_loads(long._ptr, 2 ^ 21, 0, loads, halo))
     end)
 
     it("leave no memory behind where it runs out", function()

@@ -74,6 +74,8 @@ describe("a cluster file", function()
     it("without a source is rejected", function()
         rejects("cluster mine: host.sync has no source", function(t) t.host.sync.source = nil end)
         rejects("cluster mine: host.sync has no source", function(t) t.host.sync.source = "" end)
+        rejects("cluster mine: the unit of host.sync must be a text (got 7)",
+            function(t) t.host.sync.unit = 7 end)
         rejects("cluster mine: host.sync must be { value, source = \"...\" } (got 2)",
             function(t) t.host.sync = 2 end)
     end)
@@ -101,6 +103,22 @@ describe("a cluster file", function()
             true)
         assert.matches("cluster: ", message_of(cluster.load, written "return nothing.at.all"))
         assert.matches("efficiency is missing", message_of(cluster.load, written "return {}"))
+        -- A sentence names the file and the line; a copy of one that comes with cplab is a file.
+        assert.equal(("cluster: %s:2: unexpected symbol near '<eof>'"):format(path),
+            message_of(cluster.load, written "return\n{"))
+        assert.equal(("cluster: %s:2: attempt to call global 'error' (a nil value)"):format(path),
+            message_of(cluster.load, written "\nerror 'no'"))
+        assert.matches('require: unknown cluster file "os"; there are cplab.clusters.local',
+            message_of(cluster.load, written "local os = require 'os' return os"), 1, true)
+        local source = package.searchpath("cplab.clusters.h100", package.path)
+        local f = assert(io.open(source))
+        local copy = cluster.load(written(f:read "*a"))
+        f:close()
+        copy.name = "h100"
+        assert.same(cluster.load "h100", copy)
+        -- Compiled text is refused: it could do anything.
+        assert.matches("wrong mode", message_of(cluster.load,
+            written(string.dump(loadstring "return {}"))))
         os.remove(path)
     end)
 end)
@@ -119,6 +137,8 @@ describe("a cluster", function()
         local h100 = cluster.load "h100"
         assert.matches("unknown field of links \"betwen\"; did you mean \"between\"?",
             message_of(h100.with, h100, { links = { betwen = {} } }), 1, true)
+        assert.matches("cluster.with: the changes must be a table (got nil)",
+            message_of(h100.with, h100), 1, true)
         assert.matches("cluster.with: host.sync must be a number >= 0 (got -1)",
             message_of(h100.with, h100, { host = { sync = -1 } }), 1, true)
     end)

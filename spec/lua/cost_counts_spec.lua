@@ -90,6 +90,8 @@ describe("what the model of costs counts is what runs:", function()
         { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" } },
         { policy = "native", live = "zigzag", mixers = { "zigzag", "zigzag" } },
         { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" }, tp = 2 },
+        { policy = "zigzag", live = "zigzag", mixers = { "contiguous", "zigzag" }, tp = 2 },
+        { policy = "contiguous", live = "contiguous", mixers = { "contiguous", "zigzag" }, tp = 2 },
         { policy = "balanced", live = "contiguous", mixers = { "contiguous", "balanced" } },
         { policy = "mirror", live = "contiguous", mixers = { "contiguous", "mirror" },
             stream = { seqlen = 16, batch = 3 } },
@@ -108,6 +110,30 @@ describe("what the model of costs counts is what runs:", function()
             for name, value in pairs(step.metrics) do
                 assert.equal(metrics[name], value, name)
             end
+        end)
+    end
+end)
+
+-- With windows the residual stream converts otherwise than what goes to a mixer, and the way back
+-- is that there backwards.
+describe("what the model of costs counts is what runs where layers live elsewhere:", function()
+    for _, tp in ipairs { 1, 2 } do
+        it("tp " .. tp, function()
+            local assignment = { entry = "zigzag", exit = "snake", layers = {
+                { live = "contiguous", mixer = "mirror", cp_mode = "chunkwise" },
+                { live = "mirror", mixer = "zigzag", cp_mode = "p2p" } } }
+            local fields = labs.model { policy = assignment, pattern = "G*" }
+            local stream = { lengths = { 16, 32, 16 }, real = { 13, 32, 1 } }
+            local metrics = labs.parity_step(stream, fields, 4, nil, tp)
+            fields.schedule, fields.pattern = cplab.schedule.pattern("G*", 2), nil
+            local prices = prices_of { cluster = "local", cp = 4, tp = tp, stream = stream,
+                model = cplab.model(fields) }
+            local step = prices:step(assignment)
+            for name, value in pairs(step.metrics) do
+                assert.equal(metrics[name], value, name)
+            end
+            local planner = require "cplab.planner"
+            assert.near(step.seconds, planner.price(prices, assignment), 1e-12 * step.seconds)
         end)
     end
 end)
@@ -168,6 +194,23 @@ describe("the model of costs counts", function()
         assert.equal(163840, sizes.gdn_summary(128, 128, 64, true)) -- 4KV + 2K^2 + 2K^3/C
         assert.near(1.97e5, sizes.gdn_summary_backward(128, 128, 64), 500)
         assert.equal(32768, gqa.pair) -- balanced.md, section 7
+    end)
+
+    -- Chunks of 64, 26 and 28 rows: what a row costs grows with the rows of its chunk, so that
+    -- their mean would be too little.
+    it("every chunk of GDN by its own rows, in both modes", function()
+        local per_row, sum = sizes.gdn_forward, 0
+        for _, n in ipairs { 64, 26, 28 } do sum = sum + 4 * n * per_row(8, 8, n) end
+        local model = model_of { schedule = cplab.schedule.list { "gdn" }, gdn = { key_heads = 2,
+            value_heads = 4, key_dim = 8, value_dim = 8, chunk = 64 } }
+        local function core(cp, mode, real)
+            local prices = prices_of { cp = cp, stream = { lengths = { 100, 28 }, real = real },
+                backward = false, model = model,
+                cluster = cluster_of { efficiency = { gdn_forward = { max = 1e-300 } } } }
+            return (prices:mixer(1, "contiguous", mode))
+        end
+        assert.near(sum, core(1, "chunkwise", { 90, 28 }), 1e-9 * sum)
+        assert.near(sum / 2, core(2, "headwise", { 90, 28 }), 1e-9 * sum)
     end)
 
     -- A ring in the contiguous layout: every step waits for the rank that sees its whole shard, so

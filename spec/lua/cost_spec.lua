@@ -329,6 +329,27 @@ describe("prices", function()
     end)
 end)
 
+describe("candidates", function()
+    it("are also what the model binds its kinds to, and the ends of auto", function()
+        local function candidates(fields, gqa)
+            local model = { policy = "auto" }
+            for name, value in pairs(fields or {}) do model[name] = value end
+            if gqa then
+                model.gqa = { heads = 8, kv_heads = 2, head_dim = 16, layouts = gqa }
+            end
+            return table.concat(prices_of { cp = 2, stream = { lengths = { 64 } },
+                model = model_of(model) }.layouts, " ")
+        end
+        local usual = table.concat(cplab.cost.candidates, " ")
+        assert.equal(usual, candidates())
+        assert.equal(usual .. " striped snake", candidates({ auto = { exit = "snake" } },
+            { "striped", "zigzag" }))
+        assert.equal(usual, candidates({ auto = { entry = "mirror" } }, "any"))
+        -- Equal layouts have equal names.
+        assert.equal(usual, candidates({}, { "balanced@0.10" }))
+    end)
+end)
+
 describe("a projected step", function()
     local stream = { lengths = { 64, 128 } }
     local mixed = {

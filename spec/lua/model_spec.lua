@@ -86,6 +86,19 @@ describe("model", function()
         t.gqa.layouts = { "contiguous" }
         assert.has_error(function() cplab.model(t) end,
             "model.gqa: runs in zigzag, which is not among its layouts (contiguous)")
+        -- Names are checked and written alike whatever the policy is; none is no binding.
+        for _, policy in ipairs { "zigzag", "auto" } do
+            t.policy = policy
+            t.gqa.layouts = { "mirror", "zigzak" }
+            assert.has_error(function() cplab.model(t) end,
+                'model.gqa: unknown layout "zigzak"; did you mean "zigzag"?')
+            t.gqa.layouts = {}
+            assert.has_error(function() cplab.model(t) end,
+                'model.gqa: layouts must name at least one layout, or be "any"')
+        end
+        t.gqa.layouts = "balanced@0.10"
+        assert.same({ "balanced@0.1" }, cplab.model(t).bound_to.gqa)
+        t.policy = "zigzag"
         t.gqa.layouts = { "zigzak" }
         assert.has_error(function() cplab.model(t) end,
             'model.gqa: unknown layout "zigzak"; did you mean "zigzag"?')

@@ -87,6 +87,15 @@ describe("the policy auto", function()
         assert.truthy(texts[1]:find("GQA %w+ in zigzag"), texts[1])
     end)
 
+    -- The reference runs in contiguous all the same; striped is no candidate of its own.
+    it("equals one rank where a kind is bound to a layout, under any policy", function()
+        for _, policy in ipairs { "auto", "zigzag" } do
+            local model = labs.model { policy = policy, pattern = "G*" }
+            model.gqa.layouts = { policy == "auto" and "striped" or "zigzag" }
+            check(labs.padded(PACKED, 8), model, 4)
+        end
+    end)
+
     it("takes tokens and loss where the model says", function()
         local texts = assert(labs.run { stream = labs.padded(PACKED, 8), cp = 4,
             model = labs.model { policy = "auto", auto = { entry = "mirror", exit = "zigzag" } },

@@ -63,6 +63,12 @@ function Counts:window_overlap(from, to)
         self:layout(to))
 end
 
+--- The same from the windows of a layout to those of another, square.
+function Counts:windows_between(from, to)
+    return once(self, "windows only " .. from .. " " .. to, overlap, self:windows(from),
+        self:windows(to))
+end
+
 local function keys(self, layout, window, node_size)
     local n = self.cp
     local n_nodes = math.ceil(n / node_size)
@@ -128,15 +134,22 @@ function Counts:rows_key(name)
 end
 
 local function whole_chunks(self, chunk)
-    local rows, chunks = 0, 0
+    local sums = { rows = 0, chunks = 0, squares = 0, cubes = 0 }
+    local function add(n, rows)
+        sums.rows, sums.chunks = sums.rows + n * rows, sums.chunks + n
+        sums.squares = sums.squares + n * rows ^ 2
+        sums.cubes = sums.cubes + n * rows ^ 3
+    end
     for i = 0, self.stream:n_sequences() - 1 do
         local real = self.stream:sequence(i).real
-        rows, chunks = rows + real, chunks + math.ceil(real / chunk)
+        add(math.floor(real / chunk), chunk)
+        add(real % chunk > 0 and 1 or 0, real % chunk)
     end
-    return { rows = rows, chunks = chunks }
+    return sums
 end
 
---- Real tokens of the stream, and the chunks of whole sequences.
+--- Real tokens of the stream (rows), the chunks of whole sequences, and the sums of the squares and
+-- cubes of their rows.
 function Counts:whole(chunk)
     return once(self, "whole " .. chunk, whole_chunks, chunk)
 end

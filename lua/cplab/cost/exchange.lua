@@ -69,15 +69,14 @@ function M.of_matrix(env, matrix)
     return load
 end
 
---- The load of a matrix from the windows of cp * tp ranks to the shards of CP ranks, each of whose
--- tp ranks gets all rows: of group ranks, in rows.
-function M.of_windows(env, matrix)
-    local cp, tp, rows = matrix.n_to, env.tp, matrix.rows
-    local load, nodes = M.load(cp * tp), {}
-    for i = 0, cp * tp - 1 do nodes[i] = math.floor(i / env.cluster.ranks_per_node) end
-    for i = 0, cp * tp - 1 do
-        for j = 0, cp * tp - 1 do
-            M.send(load, nodes, i, j, tonumber(rows[i * cp + math.floor(j / tp)]))
+-- The load of a matrix of cp * tp ranks; `column` says which one holds what goes to rank j.
+local function of_group(env, matrix, column)
+    local n, rows = env.cp * env.tp, matrix.rows
+    local load, nodes = M.load(n), {}
+    for i = 0, n - 1 do nodes[i] = math.floor(i / env.cluster.ranks_per_node) end
+    for i = 0, n - 1 do
+        for j = 0, n - 1 do
+            M.send(load, nodes, i, j, tonumber(rows[i * matrix.n_to + column(j)]))
         end
     end
     return load
@@ -139,19 +138,31 @@ function M.between(env, matrix, row_bytes)
     return M.price(env.cluster, M.of_matrix(env, matrix), row_bytes)
 end
 
---- An exchange from windows to shards; of the tp ranks of a CP rank the one that has most.
-function M.to_shards(env, matrix, row_bytes)
-    local x = M.price(env.cluster, M.of_windows(env, matrix), row_bytes)
-    local folded = M.exchange(env.cp)
+-- Group ranks as CP ranks: of the tp ranks of one the one that has most.
+local function folded(env, x)
+    local out = M.exchange(env.cp)
     for _, name in ipairs { "busy", "bytes", "messages" } do
         for i = 0, x.n - 1 do
             local c = math.floor(i / env.tp)
-            folded[name][c] = math.max(folded[name][c], x[name][i])
+            out[name][c] = math.max(out[name][c], x[name][i])
         end
     end
-    folded.seconds = x.seconds
-    folded.total_bytes, folded.total_messages = x.total_bytes, x.total_messages
-    return folded
+    out.seconds = x.seconds
+    out.total_bytes, out.total_messages = x.total_bytes, x.total_messages
+    return out
+end
+
+--- An exchange from the windows of cp * tp ranks to the shards of CP ranks, each of whose tp ranks
+-- gets all rows.
+function M.to_shards(env, matrix, row_bytes)
+    local load = of_group(env, matrix, function(j) return math.floor(j / env.tp) end)
+    return folded(env, M.price(env.cluster, load, row_bytes))
+end
+
+--- An exchange from windows to windows.
+function M.to_windows(env, matrix, row_bytes)
+    local load = of_group(env, matrix, function(j) return j end)
+    return folded(env, M.price(env.cluster, load, row_bytes))
 end
 
 --- An exchange of equal slices.

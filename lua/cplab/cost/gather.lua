@@ -10,70 +10,92 @@ local exchanges = require "cplab.cost.exchange"
 
 local M = {}
 
+-- A load of `about` (counts of keys, or rows), made once.
+local function once(env, about, name, make)
+    local known = env.loads[about] or {}
+    env.loads[about] = known
+    known[name] = known[name] or make()
+    return known[name]
+end
+
 -- keys[i * n + j]: rank i needs so many rows of rank j, which j sends.
-local function exact(env, keys, row_bytes)
-    local load = env.loads[keys]
-    if not load then
-        local n = env.cp
-        load = exchanges.load(n)
-        for i = 0, n - 1 do
-            for j = 0, n - 1 do
-                exchanges.send(load, env.nodes, j, i, tonumber(keys.keys[i * n + j]))
-            end
+local function exact(env, keys)
+    local n = env.cp
+    local load = exchanges.load(n)
+    for i = 0, n - 1 do
+        for j = 0, n - 1 do
+            exchanges.send(load, env.nodes, j, i, tonumber(keys.keys[i * n + j]))
         end
-        env.loads[keys] = load
     end
-    return exchanges.price(env.cluster, load, row_bytes)
+    return load
 end
 
 local function zeros(n)
     local list = {}
-    for i = 1, n do list[i] = 0 end
+    for i = 0, n - 1 do list[i] = 0 end
     return list
 end
 
--- Rows that a node gets from and gives to other nodes are spread evenly over its ranks; what a rank
--- then needs its neighbours fetched or hold, but for its own part.
-local function by_node(env, needed_by_node, needed_by_rank, row_bytes)
+-- Sums over the rows that ranks need of others: by rank, from its node (near) and from elsewhere
+-- (far), and what its neighbours need of it; by node, the far ones of all of its ranks.
+local function sums_of(env, needed)
+    local n, size = env.cp, env.node_size
+    local s = { near = zeros(n), far = zeros(n), given = zeros(n), far_of_node = zeros(n) }
+    for i = 0, n - 1 do
+        local node = math.floor(i / size)
+        for j = 0, n - 1 do
+            local rows = i ~= j and needed(i, j) or 0
+            if math.floor(j / size) == node then
+                s.near[i], s.given[j] = s.near[i] + rows, s.given[j] + rows
+            else
+                s.far[i], s.far_of_node[node] = s.far[i] + rows, s.far_of_node[node] + rows
+            end
+        end
+    end
+    return s
+end
+
+local function add_side(side, between, inside, n_nodes, ranks)
+    side.between, side.inside = between, inside
+    side.n_between = between > 0 and n_nodes - 1 or 0
+    side.n_inside = inside > 0 and ranks - 1 or 0
+end
+
+-- Rows that a node gets from and gives to other nodes are spread evenly over its ranks, each of
+-- which hands what it fetched on to those that need it; rows of the node itself come from their
+-- rank.
+local function by_node(env, needed_by_node, needed)
     local n, size, n_nodes = env.cp, env.node_size, math.ceil(env.cp / env.node_size)
     local into, out, load = zeros(n_nodes), zeros(n_nodes), exchanges.load(n)
     for node = 0, n_nodes - 1 do
         for j = 0, n - 1 do
             local other = math.floor(j / size)
             local rows = other ~= node and needed_by_node(node, j) or 0
-            into[node + 1] = into[node + 1] + rows
-            out[other + 1] = out[other + 1] + rows
+            into[node] = into[node] + rows
+            out[other] = out[other] + rows
         end
     end
+    local s = sums_of(env, needed)
     for i = 0, n - 1 do
         local node = math.floor(i / size)
         local ranks = math.min(size, n - node * size)
-        local mine = load.out[i] -- of both directions the one that has more
-        mine.between = math.max(into[node + 1], out[node + 1]) / ranks
-        mine.inside = needed_by_rank(i) * (ranks - 1) / ranks
-        mine.n_between = mine.between > 0 and n_nodes - 1 or 0
-        mine.n_inside = mine.inside > 0 and ranks - 1 or 0
+        local handed_on = (s.far_of_node[node] - s.far[i]) / ranks
+        add_side(load.into[i], into[node] / ranks, s.near[i] + s.far[i] * (ranks - 1) / ranks,
+            n_nodes, ranks)
+        add_side(load.out[i], out[node] / ranks, s.given[i] + handed_on, n_nodes, ranks)
     end
-    return exchanges.price(env.cluster, load, row_bytes)
+    return load
 end
 
-local function sum_of_others(row, n, i)
-    local sum = 0
-    for j = 0, n - 1 do sum = sum + (i ~= j and tonumber(row[j]) or 0) end
-    return sum
-end
-
-local function node(env, keys, row_bytes)
+local function node(env, keys)
     local n = env.cp
     return by_node(env, function(at, j) return tonumber(keys.node_keys[at * n + j]) end,
-        function(i) return sum_of_others(keys.keys + i * n, n, i) end, row_bytes)
+        function(i, j) return tonumber(keys.keys[i * n + j]) end)
 end
 
-local function all(env, rows, row_bytes)
-    local sum = 0
-    for i = 1, #rows do sum = sum + rows[i] end
-    return by_node(env, function(_, j) return rows[j + 1] end,
-        function(i) return sum - rows[i + 1] end, row_bytes)
+local function all(env, rows)
+    local function of_rank(_, j) return rows[j + 1] end
+    return by_node(env, of_rank, of_rank)
 end
 
 --- The exchanges of a gather.
@@ -83,9 +105,15 @@ end
 -- @tparam number row_bytes
 -- @treturn table variant -> exchange
 function M.variants(env, keys, rows, row_bytes)
-    local list = { exact = exact(env, keys, row_bytes) }
+    local list = {}
+    local function add(name, about, make)
+        local load = once(env, about, name, function() return make(env, about) end)
+        list[name] = exchanges.price(env.cluster, load, row_bytes)
+    end
+    add("exact", keys, exact)
     if not env.cluster.cores then
-        list.node, list.all = node(env, keys, row_bytes), all(env, rows, row_bytes)
+        add("node", keys, node)
+        add("all", rows, all)
     end
     return list
 end

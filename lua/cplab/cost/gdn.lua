@@ -13,22 +13,15 @@ local M = {}
 
 -- ---- cores ----------------------------------------------------------------------
 
--- The delta rule over rows that lie in so many chunks. A chunk that is not full is counted at the
--- mean length.
-local function core_seconds(env, s, heads, rows, chunks, is_backward)
-    if rows == 0 then return 0 end
-    local per_row = is_backward and sizes.gdn_backward or sizes.gdn_forward
-    local kind = is_backward and "gdn_backward" or "gdn_forward"
-    return env.cluster:work(kind, env.dtype,
-        env.batch * rows * heads * per_row(s.K, s.V, rows / chunks), env.batch * chunks)
+-- What some heads do in chunks: `what` is one of sizes.delta, `sums` those of its chunks' rows.
+local function chunk_seconds(env, s, heads, sums, what, kind)
+    local chunks = tonumber(sums.chunks)
+    if chunks == 0 then return 0 end
+    local flop = sizes.flop(sizes.delta[what](s.K, s.V), sums)
+    return env.cluster:work(kind, env.dtype, env.batch * heads * flop, env.batch * chunks)
 end
 
-local function summary_seconds(env, s, load, flop_of_row, kind)
-    local rows, chunks = tonumber(load.rows), tonumber(load.chunks)
-    if rows == 0 then return 0 end
-    return env.cluster:work(kind, env.dtype,
-        env.batch * rows * s.value_heads * flop_of_row(rows / chunks), env.batch * chunks)
-end
+local KINDS = { forward = "gdn_forward", backward = "gdn_backward" }
 
 -- ---- chunkwise --------------------------------------------------------------------
 
@@ -87,32 +80,25 @@ local function chunkwise(env, counts, layout, s)
     local rows = counts:rows(layout)
     local loads = counts:loads(layout, s.chunk, s.conv - 1)
     local hops = env.cp > 1 and chain(env, s, counts:hops(layout))
-    local K, V = s.K, s.V
-    local function cores(is_backward)
+    local function cores(way)
         return each_load(env, loads.loads, function(l)
-            return core_seconds(env, s, s.value_heads, tonumber(l.all.rows),
-                tonumber(l.all.chunks), is_backward)
+            return chunk_seconds(env, s, s.value_heads, l.all, way, KINDS[way])
         end)
     end
     attention.rows(env, forward, s, rows, 1)
     halo(env, forward, s, loads)
     forward:work(each_load(env, loads.loads, function(l)
-        return summary_seconds(env, s, l.heads, function(c)
-            return sizes.gdn_summary(K, V, c, false)
-        end, "gdn_forward") + summary_seconds(env, s, l.middles, function(c)
-            return sizes.gdn_summary(K, V, c, true)
-        end, "gdn_forward")
+        return chunk_seconds(env, s, s.value_heads, l.heads, "state", KINDS.forward)
+            + chunk_seconds(env, s, s.value_heads, l.middles, "summary", KINDS.forward)
     end))
     if hops then forward:include(hops) end
-    forward:work(cores(false))
+    forward:work(cores "forward")
     forward:launch(2)
     backward:work(each_load(env, loads.loads, function(l)
-        return summary_seconds(env, s, l.followers, function(c)
-            return sizes.gdn_summary_backward(K, V, c)
-        end, "gdn_backward")
+        return chunk_seconds(env, s, s.value_heads, l.followers, "gradient", KINDS.backward)
     end))
     if hops then backward:include(hops) end
-    backward:work(cores(true))
+    backward:work(cores "backward")
     backward:launch(4)
     attention.rows(env, backward, s, rows, 2)
     halo(env, backward, s, loads)
@@ -134,19 +120,18 @@ end
 local function headwise(env, counts, layout, s)
     local forward, backward = env:pass(), env:pass()
     local rows, whole, n = counts:rows(layout), counts:whole(s.chunk), env.cp
-    local function core(pass, is_backward)
-        pass:work_of_all(core_seconds(env, s, s.value_heads / n, whole.rows, whole.chunks,
-            is_backward))
-        pass:launch(is_backward and 4 or 2)
+    local function core(pass, way)
+        pass:work_of_all(chunk_seconds(env, s, s.value_heads / n, whole, way, KINDS[way]))
+        pass:launch(way == "backward" and 4 or 2)
     end
     local into, home = slices(env, forward, s, rows, n)
     attention.rows(env, forward, s, rows, 1)
     into()
-    core(forward, false)
+    core(forward, "forward")
     home()
     into, home = slices(env, backward, s, rows, n)
     home()
-    core(backward, true)
+    core(backward, "backward")
     into()
     attention.rows(env, backward, s, rows, 2)
     return forward, backward

@@ -45,23 +45,23 @@ local function items_of(prices, assignment, level)
         items[#items + 1] = { kind = kind, layer = layer, name = name, seconds = seconds,
             detail = detail }
     end
-    local function convert(layer, from, to)
+    local function convert(layer, from, to, place)
         if from == to or prices.cp == 1 then return end
-        add("convert", layer, from .. " -> " .. to, prices:convert(from, to))
+        add("convert", layer, from .. " -> " .. to, prices:convert(from, to, place))
     end
     local before = assignment.entry
     for i, layer in ipairs(assignment.layers) do
         local live, mixer = layer.live, layer.mixer
         local kind, ffn = prices.list[i].about.kind, prices.list[i].ffn
-        convert(i - 1, before, live)
-        convert(i - 1, live, mixer)
+        convert(i - 1, before, live, "residual")
+        convert(i - 1, live, mixer, "there")
         add("mixer", i - 1, ("%d.%s"):format(i - 1, kind),
             prices:mixer(i, mixer, layer.cp_mode))
-        convert(i - 1, mixer, live)
+        convert(i - 1, mixer, live, "back")
         add("rest", i - 1, ("%d.%s"):format(i - 1, ffn or "norms"), prices:rest(i, live))
         before = live
     end
-    convert(#assignment.layers - 1, before, assignment.exit)
+    convert(#assignment.layers - 1, before, assignment.exit, "residual")
     add("ends", nil, "ends", prices:ends(assignment.entry, assignment.exit))
     return items
 end

@@ -52,13 +52,16 @@ local function fused(env, counts, from, to)
 end
 
 --- The passes of one conversion and its adjoint, which moves the same rows back.
+-- @tparam boolean is_residual the residual stream goes, from windows to windows; else from windows
+-- to the whole shard where a mixer runs (with tp 1 that is the same)
 -- @treturn table forward
 -- @treturn table backward
 -- @treturn string "swap" (in place) or "packed"
-function M.conversion(env, counts, from, to)
+function M.conversion(env, counts, from, to, is_residual)
     local forward, backward = env:pass(), env:pass()
     local matrix, bytes = counts:overlap(from, to), hidden_bytes(env)
     local x = env.tp == 1 and exchanges.between(env, matrix, bytes)
+        or is_residual and exchanges.to_windows(env, counts:windows_between(from, to), bytes)
         or fused(env, counts, from, to)
     local packing, is_swap = exchanges.packing(env, matrix, bytes / env.tp)
     for _, pass in ipairs { forward, backward } do

@@ -61,25 +61,65 @@ end
 
 -- ---- gdn ------------------------------------------------------------------------
 
---- FLOP of the chunked delta rule for one row and value head, in chunks of c rows.
+--- FLOP of the chunked delta rule for one value head, as what to multiply the sums over chunks of c
+-- rows with: { rows =, squares =, cubes =, chunks = } (of 1 the number of chunks).
+M.delta = {}
+
+function M.delta.forward(K, V)
+    return { rows = 6 * K * V, squares = 2 * (3 * K + 2 * V), cubes = 1 / 3, chunks = 0 }
+end
+
+-- What forward made is recomputed.
+function M.delta.backward(K, V)
+    return { rows = 16 * K * V, squares = 2 * (9 * K + 5 * V), cubes = 4, chunks = 0 }
+end
+
+-- To summarise: what the state becomes, as kernels/gdn/gdn_summary_cpu.c does it.
+function M.delta.state(K, V)
+    return { rows = 4 * K * V, squares = 2 * K + V, cubes = 0, chunks = 0 }
+end
+
+-- The transition as well; the facts' number at K = V = 128, c = 64.
+function M.delta.summary(K, V)
+    return { rows = 4 * K * V + 4 * K * K, squares = 3 * K + V, cubes = 0, chunks = 0 }
+end
+
+-- Rows' part in the gradient of the state.
+function M.delta.gradient(K, V)
+    return { rows = 6 * K * V + 2 * K * K, squares = 0, cubes = 0, chunks = 2 * K * K * K }
+end
+
+--- FLOP of all chunks.
+-- @tparam table terms of `delta`
+-- @param sums rows, squares, cubes, chunks: numbers, or a cpl_chain_load
+function M.flop(terms, sums)
+    return terms.rows * tonumber(sums.rows) + terms.squares * tonumber(sums.squares)
+        + terms.cubes * tonumber(sums.cubes) + terms.chunks * tonumber(sums.chunks)
+end
+
+-- FLOP of a row in chunks of c.
+local function of_row(terms, c)
+    return terms.rows + terms.squares * c + terms.cubes * c * c + terms.chunks / c
+end
+
+--- FLOP of the chunked delta rule for one row and value head, in whole chunks of c rows.
 function M.gdn_forward(K, V, c)
-    return 6 * K * V + 2 * c * (3 * K + 2 * V) + c * c / 3
+    return of_row(M.delta.forward(K, V), c)
 end
 
---- The same backward, what forward made recomputed.
+--- The same backward.
 function M.gdn_backward(K, V, c)
-    return 16 * K * V + 2 * c * (9 * K + 5 * V) + 4 * c * c
+    return of_row(M.delta.backward(K, V), c)
 end
 
---- FLOP to summarise one row: what the state becomes, and with `whole` the transition as well. As
--- kernels/gdn/gdn_summary_cpu.c does it; the whole is what the facts have at K = V = 128, c = 64.
+--- FLOP to summarise one row: what the state becomes, and with `whole` the transition as well.
 function M.gdn_summary(K, V, c, whole)
-    return 4 * K * V + c * (2 * K + V) + (whole and K * (4 * K + c) or 0)
+    return of_row(whole and M.delta.summary(K, V) or M.delta.state(K, V), c)
 end
 
 --- The same of a row's part in the gradient of the state.
 function M.gdn_summary_backward(K, V, c)
-    return 6 * K * V + 2 * K * K + 2 * K * K * K / c
+    return of_row(M.delta.gradient(K, V), c)
 end
 
 --- GDN: key_heads, value_heads, K, V, chunk of a rank; conv_width (elements of q, k, v), params,

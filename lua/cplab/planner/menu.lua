@@ -40,17 +40,21 @@ local function key_of(model, i, layer)
     return table.concat(words, " ") .. " " .. tostring(model:ffn(i - 1))
 end
 
--- Conversions of hidden states between all pairs of candidates.
+-- Between all pairs of candidates: conversions of the residual stream; those to a mixer and back,
+-- together.
 local function make_moves(prices, names)
-    local moves = {}
+    local moves, around = {}, {}
+    local function convert(from, to, place)
+        return picoseconds(prices:convert(from, to, place), "converting %s to %s", from, to)
+    end
     for a, from in ipairs(names) do
-        moves[a] = {}
+        moves[a], around[a] = {}, {}
         for b, to in ipairs(names) do
-            moves[a][b] = a == b and 0
-                or picoseconds(prices:convert(from, to), "converting %s to %s", from, to)
+            moves[a][b] = a == b and 0 or convert(from, to, "residual")
+            around[a][b] = a == b and 0 or convert(from, to, "there") + convert(to, from, "back")
         end
     end
-    return moves
+    return moves, around
 end
 
 -- What tokens, embedding, head and loss cost: [entry][exit].
@@ -95,7 +99,7 @@ local function options_in(menu, mixers, i, live)
     for order, mode in ipairs(menu.prices:modes(i)) do
         for _, mixer in ipairs(mixers_for(menu, layer, live, mode)) do
             local there = mixers[mode][mixer]
-            local around = menu.moves[live][mixer] + menu.moves[mixer][live]
+            local around = menu.around[live][mixer]
             local ps = rest + there.ps + around
             why_not = why_not or there.why_not
             if ps < math.huge then
@@ -168,7 +172,8 @@ end
 -- @tparam table prices of cplab.cost, or anything with its methods
 -- @tparam ?table options entry, exit (names; none: the planner chooses), layouts (candidates, in
 -- the order that settles ties; default prices.layouts)
--- @treturn table names of the candidates; all (their numbers); moves[from][to],
+-- @treturn table names of the candidates; all (their numbers); moves[from][to] (of the
+-- residual stream) and around[live][mixer] (there and back),
 -- ends[entry][exit] in ps; entries, exits (numbers); n_layers, n_scheduled (those that are no
 -- depths of MTP); options[i][live], lists of { live, mixer, cp_mode, ps, n (conversions) }, the
 -- cheapest first
@@ -182,7 +187,7 @@ function M.new(prices, options, level)
     for l in ipairs(menu.names) do menu.all[l] = l end
     menu.entries = end_candidates(menu, "entry", options.entry, level)
     menu.exits = end_candidates(menu, "exit", options.exit, level)
-    menu.moves = make_moves(prices, menu.names)
+    menu.moves, menu.around = make_moves(prices, menu.names)
     menu.ends = make_ends(prices, menu.names, menu.entries, menu.exits)
     menu.layers = model:layers()
     menu.n_layers, menu.n_scheduled = #menu.layers, model.schedule:count()

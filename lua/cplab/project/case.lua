@@ -42,18 +42,28 @@ function M.at(case, axis, value, cluster)
     return copy
 end
 
--- The stream with all sequences longer or shorter by one factor, each a multiple of `unit`.
+-- A size is what it says to an eighth: many short sequences cannot be scaled to any.
+local FAR = 1 / 8
+
+-- The stream with all sequences longer or shorter by one factor, each a multiple of `unit`; real
+-- lengths by the same factor as the padded ones, empty sequences stay so.
 local function scaled(stream, tokens, unit)
-    if stream:format() == "sbhd" then
-        local seqlen = math.max(1, math.floor(tokens / stream:batch() / unit + 0.5)) * unit
-        return streams.sbhd { seqlen = seqlen, batch = stream:batch() }
-    end
-    local lengths, factor = {}, tokens / stream:n_positions()
+    local batch, sum, lengths, real = stream:batch(), 0, {}, {}
+    local factor = tokens / batch / math.max(stream:n_positions(), 1)
     for i = 1, stream:n_sequences() do
-        local length = stream:sequence(i - 1).padded
-        lengths[i] = math.max(1, math.floor(length * factor / unit + 0.5)) * unit
+        local sequence = stream:sequence(i - 1)
+        local n = sequence.padded
+        lengths[i] = n > 0 and math.max(1, math.floor(n * factor / unit + 0.5)) * unit or 0
+        real[i] = n > 0 and math.ceil(sequence.real / n * lengths[i]) or 0
+        sum = sum + batch * lengths[i]
     end
-    return streams.thd { lengths = lengths }
+    if math.abs(sum - tokens) > FAR * tokens then
+        error(("project: scaled to %d tokens, sequences of whole multiples of %d have %d"):format(
+            tokens, unit, sum), 0)
+    elseif stream:format() == "sbhd" then
+        return streams.sbhd { seqlen = lengths[1], batch = batch }
+    end
+    return streams.thd { lengths = lengths, real = real }
 end
 
 -- What a function of the script returns, checked.
@@ -94,11 +104,11 @@ local function imbalance(step)
     return worst
 end
 
--- Prices of the same counts serve all policies of a case.
-local function prices_of(job, model, stream, case)
+local function prices_of(job, model, stream, case, layouts, near)
     return costs.new {
         cluster = job.cluster, model = model, stream = stream, cp = case.cp, tp = case.tp,
         backward = not job.forward, dtype = dtype_of(job, model), recompute = job.recompute,
+        layouts = layouts, near = near,
     }
 end
 
@@ -107,7 +117,8 @@ local function add_step(row, step)
     row.step_ms, row.compute_ms = step.seconds * 1e3, step.compute * 1e3
     row.comm_ms, row.convert_ms = step.comm * 1e3, step.convert * 1e3
     row.host_ms = step.host * 1e3
-    row.bytes, row.messages, row.conversions = step.bytes, step.messages, step.conversions
+    row.bytes, row.messages = step.bytes, step.messages
+    row.conversions = step.metrics and step.metrics.conversions_fwd
     row.imbalance = imbalance(step)
 end
 
@@ -119,18 +130,24 @@ local function too_large(job, case)
         job.nodes == 1 and "" or "s", job.cluster.name, most)
 end
 
--- "auto" is planned by the prices of this cluster, not by those of the model's own.
-local function assignment_of(model, stream, case, prices)
-    if model.policy.is_auto then return require("cplab.planner").plan(prices, {}).assignment end
-    return model:assignment(stream, { cp = case.cp, tp = case.tp })
+-- The prices of a case and its assignment. "auto" is planned by the prices of this cluster, not by
+-- those of the model's own, but from the candidates and with the ends that the model names; a
+-- balanced layout stays near what the policy says.
+local function planned(job, model, stream, case)
+    local make = job.prices or prices_of
+    if model.policy.is_auto then
+        local prices = make(job, model, stream, case, model.auto.layouts)
+        return prices, require("cplab.planner").auto(prices).assignment
+    end
+    local assignment = model:assignment(stream, { cp = case.cp, tp = case.tp })
+    return make(job, model, stream, case, nil, assignment.near), assignment
 end
 
 local function project(job, row, case, size)
     local model = call(job.script, "model", models.is, case)
     local stream = stream_of(job.script, case, size)
     row.tokens, row.dtype = stream:n_positions() * stream:batch(), dtype_of(job, model)
-    local prices = (job.prices or prices_of)(job, model, stream, case)
-    local assignment = assignment_of(model, stream, case, prices)
+    local prices, assignment = planned(job, model, stream, case)
     row.policy = assignment.name
     local step = prices:step(assignment)
     add_step(row, step)

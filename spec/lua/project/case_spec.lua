@@ -8,7 +8,8 @@ local H100 = clusters.load "h100"
 
 local function model(case)
     return cplab.model {
-        schedule = cplab.schedule.pattern("GG*", 3), policy = case.policy, hidden = 32, vocab = 16,
+        schedule = cplab.schedule.pattern("GG*", 3), policy = case.policy, auto = case.auto,
+        hidden = 32, vocab = 16,
         gqa = { heads = 4, kv_heads = 2, head_dim = 8 },
         gdn = { key_heads = 2, value_heads = 4, key_dim = 8, value_dim = 8 },
     }
@@ -29,7 +30,7 @@ end
 local function job(fields, experiment)
     local t = { script = experiment or script(), cluster = H100 }
     for name, value in pairs(fields or {}) do t[name] = value end
-    t.prices = t.prices or function(_, m, s, case)
+    t.prices = t.prices == nil and function(_, m, s, case)
         t.asked = { model = m, stream = s, case = case }
         return { step = function(_, assignment)
             t.assignment = assignment
@@ -38,7 +39,7 @@ local function job(fields, experiment)
                     { kind = "mixer", detail = { imbalance = 1.5 } },
                     { kind = "rest", detail = { imbalance = 9 } } } }
         end }
-    end
+    end or t.prices
     return t
 end
 
@@ -67,22 +68,34 @@ describe("a projected case", function()
     end)
 
     it("is planned by the prices of the cluster where the policy is auto", function()
-        local planner, planned = package.loaded["cplab.planner"], nil
-        package.loaded["cplab.planner"] = { plan = function(prices)
-            planned = prices
-            return { assignment = { name = "auto" } }
-        end }
-        local j = job({}, script { model = function(case)
-            local m = model(case)
-            m.policy = { name = "auto", is_auto = true }
-            return m
+        local function planned(auto)
+            local j = job({ prices = false }, script { model = function(case)
+                return model { policy = "auto", cp = case.cp, auto = auto }
+            end })
+            local row, step = cases.row(j, CASE)
+            assert.same({ "projected", "auto" }, { row.status, row.policy }, row.reason)
+            local names = {}
+            for _, item in ipairs(step.items) do
+                if item.kind == "convert" then names[item.name] = true end
+            end
+            return row, names
+        end
+        -- Whatever the model's own cluster is, and with the ends and candidates that it names.
+        assert.same({}, select(2, planned { cluster = "local" }))
+        local slow = H100:with { host = { sync = 1 } }
+        assert.equal((planned {}).seconds, (planned { cluster = slow }).seconds)
+        local _, names = planned { entry = "zigzag", exit = "contiguous" }
+        assert.is_true(names["zigzag -> contiguous"])
+        assert.equal(1, (planned { layouts = { "snake" } }).imbalance > 1 and 1 or 0)
+        assert.is_true((planned { layouts = { "snake" } }).seconds > (planned {}).seconds)
+    end)
+
+    it("has balanced layouts near that in which the model lives", function()
+        local j = job({ prices = false }, script { model = function()
+            return model { policy = { "zigzag", "balanced", "contiguous" } }
         end })
-        local ok, row = pcall(cases.row, j, CASE)
-        package.loaded["cplab.planner"] = planner
-        assert.truthy(ok, row)
-        assert.same({ "projected", "auto" }, { row.status, row.policy }, row.reason)
-        assert.equal("auto", j.assignment.name)
-        assert.is_function(planned.step)
+        local row = cases.row(j, CASE)
+        assert.same({ "projected" }, { row.status, row.reason })
     end)
 
     it("computes in the dtype asked for, or where ranks share cores in the model's", function()
@@ -135,6 +148,29 @@ describe("a size of a sweep", function()
         cases.row(j, cases.at(CASE, "tokens", 100, H100), { axis = "tokens", value = 100 })
         assert.equal(0, j.asked.stream:sequence(1).padded % 8)
         assert.equal(64, j.asked.stream:sequence(0).padded)
+    end)
+
+    -- A size that is not there would stand under a name that is not its own.
+    it("is no size that whole multiples of short sequences cannot have", function()
+        local function scaled(stream_of_it, value)
+            local j = job({}, script { stream = function() return stream_of_it end })
+            local case = cases.at(CASE, "tokens", value, H100)
+            local row = cases.row(j, case, { axis = "tokens", value = value })
+            return row.reason or j.asked.stream, row.tokens
+        end
+        assert.equal("project: scaled to 16 tokens, sequences of whole multiples of 8 have 24",
+            (scaled(stream(), 16)))
+        local none = cplab.stream.thd { lengths = { 0, 0 } }
+        assert.equal("project: scaled to 16 tokens, sequences of whole multiples of 8 have 0",
+            (scaled(none, 16)))
+        local packed = cplab.stream.thd { lengths = { 64, 0, 64 }, real = { 64, 0, 33 } }
+        local large = scaled(packed, 1024)
+        assert.equal(3, large:n_sequences())
+        assert.same({ 0, 0 }, { large:sequence(1).padded, large:sequence(1).real })
+        assert.same({ 512, 264 }, { large:sequence(2).padded, large:sequence(2).real })
+        local batch = cplab.stream.sbhd { seqlen = 64, batch = 3 }
+        local _, n = scaled(batch, 768)
+        assert.equal(768, n)
     end)
 
     it("is tokens of the script's own, where it knows any", function()
