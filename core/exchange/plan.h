@@ -77,6 +77,13 @@ typedef struct cpli_row {
 cpl_status cpli_moves_prepare(const cpl_plan *plan, cpl_route *route,
                               const cpl_route_part *part, cpli_row row,
                               cpli_moves *out);
+/* Local. Whether the tensors are those of an execution. */
+cpl_status cpli_plan_check(const cpl_plan *plan, const cpl_tensor *src,
+                           const cpl_tensor *dst);
+/* Local. An execution that something else carries out: checks, marks and
+ * counts as if the plan had. */
+cpl_status cpli_plan_account(cpl_plan *plan, const cpl_tensor *src,
+                             cpl_tensor *dst);
 /* What this rank sends to others by a recipe. */
 cpli_traffic cpli_moves_traffic(const cpli_moves *moves, cpli_mode mode);
 
