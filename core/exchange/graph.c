@@ -136,6 +136,13 @@ static cpl_status replay_direct(cpl_graph *graph, cpl_plan *plan)
 {
     cpli_recipe *recipe = &plan->rows.recipes[CPLI_FORWARD];
     CPL_ASSERT(recipe->n_legs == 1);
+    /* The same answer on all ranks. */
+    if (plan->most_receives > graph->room)
+        return cpli_fail(CPL_MISMATCH,
+                         "graph: along %s a rank receives %lld pieces, but the "
+                         "graph has room for %lld",
+                         plan->text, (long long)plan->most_receives,
+                         (long long)graph->room);
     recipe->legs[0].transfer.graph = graph->any_route;
     cpl_status status = execute(graph, plan);
     recipe->legs[0].transfer.graph = NULL;

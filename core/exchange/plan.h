@@ -39,7 +39,8 @@ struct cpl_plan {
     cpl_dtype dtype;
     int64_t width;
     int64_t n_source_rows, n_target_rows;
-    int64_t rows_of_all; /* target rows of the group, at most */
+    int64_t rows_of_all;   /* target rows of the group, at most */
+    int64_t most_receives; /* pieces that a rank of the group receives */
     uint64_t source_digest, target_digest;
     const char *source_kind, *target_kind; /* of layouts; of a view NULL */
     bool has_marks;    /* made from a route: tensors are marked and traced */
