@@ -60,9 +60,10 @@ typedef enum cpl_cuda_way {
  * says which end is whose). Pieces are carried out in any order: no byte may be
  * written by two of them, or written by one and read by another.
  *
- * `unit` promises that all addresses (bases + offsets) and sizes are multiples
- * of it: 1, 2, 4, 8 or 16. With 16 the kernel knows nothing but 128-bit
- * accesses; below, it decides for each piece, and moves 128 bits at a time
+ * `unit` promises that all offsets and sizes are multiples of it (1, 2, 4, 8 or
+ * 16), and addresses in a table of bases too. With 16 the kernel knows nothing
+ * but 128-bit accesses; below, or where a base that the host sees is no
+ * multiple of 16, it decides for each piece, and moves 128 bits at a time
  * wherever both ends are equally far from a multiple of 16 bytes.
  */
 typedef struct cpl_cuda_move {
@@ -109,7 +110,8 @@ typedef struct cpl_cuda_source {
  * Adds to each sum's elements its sources' elements, one source after the
  * other: the bits of a CPU that adds piece by piece. Sums do not overlap.
  * dtypes: f64, f32, i64, i32 (integers wrap around); f16 and bf16 cannot be
- * added on the CPU, nor here. `unit` as above, at least the element's size.
+ * added on the CPU, nor here. `unit` as above, at least the element's size;
+ * below 16 elements are added one by one.
  */
 typedef struct cpl_cuda_add {
     cpl_cuda_bases theirs;

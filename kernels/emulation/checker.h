@@ -145,8 +145,8 @@ void cpli_check_report(cpli_check_kind kind, const char *sentence);
 int cpli_check_n_reports(void);
 /* Report `i` from 0: one sentence without a newline, "" past the end.
  * "missing block barrier: kernel NAME, block 0: thread 33 reads ... at
- * FILE:LINE; thread 2 wrote them at FILE:LINE, ...". Valid until the same one
- * is asked for again. */
+ * FILE:LINE; thread 2 wrote them at FILE:LINE, ...". Valid for ever:
+ * any thread may hold it. */
 const char *cpli_check_sentence(int i);
 void cpli_check_reset(void);
 

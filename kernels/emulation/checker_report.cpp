@@ -12,6 +12,7 @@
 #include <cstring>
 #include <dlfcn.h>
 #include <map>
+#include <set>
 
 namespace checker
 {
@@ -37,7 +38,6 @@ struct report {
     int32_t pc, other_pc;
     std::string sentence;
     int times;
-    std::string text; /* what was given out last */
 };
 
 /* Never destroyed: the end of the process still reads them. */
@@ -45,6 +45,7 @@ struct store {
     std::mutex lock;
     std::vector<report> reports;
     std::map<int32_t, std::string> lines; /* by pc */
+    std::set<std::string> texts; /* given out: any thread may hold them */
     size_t n_read = 0;
 };
 store &all = *new store;
@@ -392,7 +393,7 @@ uintptr_t address_of(int32_t pc)
 
 void add_finding(const finding &f)
 {
-    report r = {f.kind, subject_of(f), f.by.pc, f.against.pc, "", 1, ""};
+    report r = {f.kind, subject_of(f), f.by.pc, f.against.pc, "", 1};
     std::lock_guard<std::mutex> lock(all.lock);
     report *known = find_same(r);
     if (known != nullptr)
@@ -407,8 +408,8 @@ void add_finding(const finding &f)
     if (known == nullptr)
         all.reports.push_back(r);
     else
-        *known = {r.kind,     r.subject,    r.pc,       r.other_pc,
-                  r.sentence, known->times, known->text};
+        *known = {r.kind,     r.subject,  r.pc,
+                  r.other_pc, r.sentence, known->times};
 }
 
 } // namespace checker
@@ -418,7 +419,7 @@ using namespace checker;
 void cpli_check_report(cpli_check_kind kind, const char *sentence)
 {
     std::lock_guard<std::mutex> lock(all.lock);
-    report r = {kind, "kernel " + now.name + ": " + sentence, 0, 0, "", 1, ""};
+    report r = {kind, "kernel " + now.name + ": " + sentence, 0, 0, "", 1};
     r.sentence = std::string(names[kind]) + ": " + r.subject;
     report *known = find_same(r);
     if (known != nullptr)
@@ -440,8 +441,7 @@ const char *cpli_check_sentence(int i)
         return "";
     find_lines();
     all.n_read = all.reports.size(); /* who reads one knows of all */
-    all.reports[(size_t)i].text = finished(all.reports[(size_t)i]);
-    return all.reports[(size_t)i].text.c_str();
+    return all.texts.insert(finished(all.reports[(size_t)i])).first->c_str();
 }
 
 void cpli_check_reset(void)

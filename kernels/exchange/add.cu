@@ -100,7 +100,7 @@ CPLI_ADD_KERNELS(cpli_add_i64, uint64_t, uint2)
 CPLI_ADD_KERNELS(cpli_add_i32, uint32_t, uint32_t)
 
 #define CPLI_ADD_LAUNCH(name)                                               \
-    (add->unit == 16                                                        \
+    (is_aligned                                                             \
          ? CPLI_LAUNCH(name##_aligned, grid, CPLI_THREADS, 0, stream, *add) \
          : CPLI_LAUNCH(name##_any, grid, CPLI_THREADS, 0, stream, *add))
 
@@ -108,6 +108,7 @@ extern "C" int cpl_cuda_add_up(const cpl_cuda_add *add, cpl_cuda_stream stream)
 {
     const dim3 grid = cpli_grid(add->max_tiles);
     const int element = add->dtype == CPL_F64 || add->dtype == CPL_I64 ? 8 : 4;
+    const bool is_aligned = cpli_is_aligned(&add->theirs, add->mine, add->unit);
     if (!cpli_is_unit(add->unit) || add->unit < element)
         return cudaErrorInvalidValue;
     switch (add->dtype) {

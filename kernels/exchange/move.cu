@@ -159,7 +159,7 @@ extern "C" int cpl_cuda_copy(const cpl_cuda_move *move, cpl_cuda_stream stream)
     if (!cpli_is_move(move))
         return cudaErrorInvalidValue;
     const dim3 grid = cpli_grid(move->max_tiles);
-    if (move->unit == 16)
+    if (cpli_is_aligned(&move->theirs, move->mine, move->unit))
         return CPLI_LAUNCH(cpli_copy_aligned, grid, CPLI_THREADS, 0, stream,
                            *move);
     return CPLI_LAUNCH(cpli_copy_any, grid, CPLI_THREADS, 0, stream, *move);
@@ -170,7 +170,7 @@ extern "C" int cpl_cuda_swap(const cpl_cuda_move *move, cpl_cuda_stream stream)
     if (!cpli_is_move(move))
         return cudaErrorInvalidValue;
     const dim3 grid = cpli_grid(move->max_tiles);
-    if (move->unit == 16)
+    if (cpli_is_aligned(&move->theirs, move->mine, move->unit))
         return CPLI_LAUNCH(cpli_swap_aligned, grid, CPLI_THREADS, 0, stream,
                            *move);
     return CPLI_LAUNCH(cpli_swap_any, grid, CPLI_THREADS, 0, stream, *move);

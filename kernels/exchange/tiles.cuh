@@ -135,4 +135,15 @@ static inline bool cpli_is_move(const cpl_cuda_move *move)
            (move->way == CPL_CUDA_PULL || move->way == CPL_CUDA_PUT);
 }
 
+/* Whether all that is moved is whole units of 16 bytes. The caller promises it
+ * of offsets and sizes, and of addresses that only the device can see. */
+static inline bool cpli_is_aligned(const cpl_cuda_bases *theirs,
+                                   const void *mine, int unit)
+{
+    uintptr_t all = (uintptr_t)mine;
+    for (int i = 0; theirs->table == NULL && i < CPL_CUDA_BASES; i++)
+        all |= (uintptr_t)theirs->few[i];
+    return unit == 16 && all % 16 == 0;
+}
+
 #endif

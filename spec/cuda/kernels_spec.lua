@@ -1,5 +1,5 @@
--- The kernels of exchanges, emulated in several orders of threads and blocks, against loops over
--- bytes: all bits must be equal.
+-- The kernels of exchanges, emulated in several orders of threads and blocks, or on a GPU, against
+-- loops over bytes: all bits must be equal.
 local clib = require "clib"
 local ffi = require "ffi"
 
@@ -7,17 +7,17 @@ local cuda_device = require "spec.support.cuda_device"
 local pieces = require "spec.support.cuda_pieces"
 
 local C = clib.C
-local orders = { "forward", "reverse", "random:7" }
 local peers = 3
 
 ffi.cdef "void cpli_add_elements(int dtype, void *dst, const void *src, int64_t n);"
 
 -- Memories of peers and one's own, on the host and on the device.
-local function memories(device, random, bytes)
+local function memories(device, random, bytes, askew)
     local all = { host = {}, device = {} }
     for i = 0, peers do
         all.host[i] = pieces.bytes(random, bytes)
-        all.device[i] = device:upload(all.host[i], bytes)
+        all.device[i] = device:alloc(bytes + 16) + i % 2 * (askew or 0)
+        device:write(all.device[i], all.host[i], bytes)
     end
     return all
 end
@@ -80,7 +80,7 @@ local function try_pieces(device, seed, op, options)
     if not list then
         list, bytes = pieces.make(random, { n = options.n, unit = options.unit, peers = peers })
     end
-    local all = memories(device, random, bytes)
+    local all = memories(device, random, bytes, options.askew)
     local tables = pieces.on_device(device, list, nil, options.shift)
     device:check(device.lib["cpl_cuda_" .. op](move_of(device, all, tables, options), nil))
     naive(all, list, options.way, op)
@@ -103,10 +103,10 @@ end
 local function describe_pieces(device)
     for _, op in ipairs { "copy", "swap" } do
         for _, unit in ipairs(units) do
-            for _, order in ipairs(orders) do
+            for _, order in ipairs(device.orders) do
                 it(("%s: pieces of all sizes in units of %d bytes, %s"):format(op, unit, order),
                     function()
-                        device:set("order", order)
+                        device:set_order(order)
                         try_pieces(device, 11 * unit, op, { n = 60, unit = unit })
                         try_pieces(device, 13 * unit, op, { n = 60, unit = unit,
                             way = C.CPL_CUDA_PUT, is_table = true })
@@ -119,6 +119,10 @@ local function describe_pieces(device)
                 local list, bytes = askew(by)
                 try_pieces(device, by, op, { unit = 1, list = list, bytes = bytes })
             end
+        end)
+
+        it(op .. ": a base that is no multiple of 16, whatever the unit", function()
+            try_pieces(device, 7, op, { n = 30, unit = 16, askew = 4 })
         end)
 
         it(op .. ": no pieces, and none but empty ones", function()
@@ -142,7 +146,7 @@ local function describe_pieces(device)
         try_pieces(device, 6, "copy", { unit = 16, list = list, bytes = 70000 * 16 })
     end)
 
-    it("copy: a launch that is repeated takes the pieces of then, and as many", function()
+    it("copy: a captured graph takes the pieces of its replay, and as many", function()
         local random = pieces.random(17)
         local first, bytes = pieces.make(random, { n = 5, unit = 4, peers = peers })
         local second, more = pieces.make(random, { n = 40, unit = 4, peers = peers })
@@ -150,12 +154,17 @@ local function describe_pieces(device)
         local all = memories(device, random, bytes)
         local tables = pieces.on_device(device, first, 40)
         local move = move_of(device, all, tables, { unit = 4 })
+        local graph = device:capture(function(stream)
+            device:check(device.lib.cpl_cuda_copy(move, stream))
+        end)
+        expect_equal(device, all, bytes)
         for _, list in ipairs { first, second, {}, first } do
             pieces.put(device, tables, list)
-            device:check(device.lib.cpl_cuda_copy(move, nil))
+            graph.replay()
             naive(all, list, C.CPL_CUDA_PULL, "copy")
             expect_equal(device, all, bytes)
         end
+        graph.close()
         device:free_all()
     end)
 
@@ -173,9 +182,9 @@ end
 -- ---- fill -------------------------------------------------------------------------------------
 
 local function describe_fill(device)
-    for _, order in ipairs(orders) do
+    for _, order in ipairs(device.orders) do
         it("fill: a pattern from each piece's first byte on, " .. order, function()
-            device:set("order", order)
+            device:set_order(order)
             local random = pieces.random(23)
             local list, bytes = pieces.make(random, { n = 40, unit = 1, peers = peers })
             local pattern = ffi.new("uint8_t[8]", { 1, 20, 3, 40, 5, 60, 7, 80 })
@@ -268,9 +277,9 @@ end
 
 local function describe_sums(device)
     for _, dtype in ipairs(dtypes) do
-        for _, order in ipairs(orders) do
+        for _, order in ipairs(device.orders) do
             it(("add: %s, the CPU's bits, %s"):format(dtype.name, order), function()
-                device:set("order", order)
+                device:set_order(order)
                 local size = ffi.sizeof(dtype.ctype)
                 for i, row in ipairs { size, 3 * size, 16, 48, 2064, 4096 + size } do
                     try_adding(device, 31 * i, dtype, row, 40)
@@ -347,9 +356,9 @@ local function try_rows(device, seed, n, row_bytes, has_from, has_to, max_rows)
 end
 
 local function describe_rows(device)
-    for _, order in ipairs(orders) do
+    for _, order in ipairs(device.orders) do
         it("permute: rows of any size by lists of indices, " .. order, function()
-            device:set("order", order)
+            device:set_order(order)
             for i, row_bytes in ipairs { 1, 2, 6, 8, 12, 16, 48, 500, 2048, 2064, 12288 } do
                 try_rows(device, i, 37, row_bytes, true, false)
                 try_rows(device, i, 37, row_bytes, false, true)
@@ -421,9 +430,9 @@ local function with(changes)
 end
 
 local function describe_positions(device)
-    for _, order in ipairs(orders) do
+    for _, order in ipairs(device.orders) do
         it("trace: counts wrong rows and keeps the first, " .. order, function()
-            device:set("order", order)
+            device:set_order(order)
             assert.same({ rows = 0, check = -1, slot = 0, expected = 0, found = 0 },
                 found(device, { positions(), positions() }))
             assert.same({ rows = 4, check = 2, slot = 3, expected = 43, found = 44 },
@@ -453,11 +462,53 @@ local function describe_positions(device)
     end)
 end
 
-for _, name in ipairs { "plain", "checked" } do
-    describe("the kernels of exchanges, emulated, " .. name, function()
+-- ---- what the checker must see, or its silence would mean nothing ------------------------------
+
+local function fault_of(device, list, options)
+    local all = memories(device, pieces.random(61), 4096)
+    if options.is_fresh then all.device[0] = device:alloc(4096) end
+    local tables = pieces.on_device(device, list)
+    local move = move_of(device, all, tables, options)
+    local why = device:fault_of(function()
+        device:check(device.lib.cpl_cuda_copy(move, nil))
+    end)
+    device:free_all()
+    return why
+end
+
+local function describe_misuse(device)
+    local one = { peer = 0, from = 0, to = 64, bytes = 100 }
+
+    it("is told of a piece beyond the end of its memory", function()
+        local list = { { peer = 1, from = 0, to = 4090, bytes = 40 } }
+        local why = fault_of(device, list, { unit = 1 })
+        assert.matches("out of bounds", why, 1, true)
+        assert.matches("cpli_copy_any", why, 1, true)
+    end)
+
+    it("is told of two pieces that write one byte", function()
+        local why = fault_of(device, { one, { peer = 1, from = 0, to = 160, bytes = 10 } },
+            { unit = 1 })
+        assert.matches("missing block barrier", why, 1, true)
+    end)
+
+    it("is told of a promised unit that is not kept", function()
+        local why = fault_of(device, { { peer = 0, from = 8, to = 0, bytes = 32 } }, { unit = 16 })
+        assert.matches("16 bytes is misaligned", why, 1, true)
+        assert.matches("cpli_copy_aligned", why, 1, true)
+    end)
+
+    it("is told of bytes that nobody has written", function()
+        assert.matches("uninitialised read",
+            fault_of(device, { one }, { unit = 1, is_fresh = true }), 1, true)
+    end)
+end
+
+for _, name in ipairs { "plain", "checked", "device" } do
+    describe(("the kernels of exchanges, %s,"):format(name), function()
         local device, why = cuda_device.open(name)
         if not device then
-            pending("are not there: " .. why)
+            it("keep their contracts", function() pending(why) end)
             return
         end
         describe_pieces(device)
@@ -465,5 +516,6 @@ for _, name in ipairs { "plain", "checked" } do
         describe_sums(device)
         describe_rows(device)
         describe_positions(device)
+        if name == "checked" then describe_misuse(device) end
     end)
 end

@@ -1,10 +1,12 @@
---- The checker of emulated kernels: spec/emulation/planted.cu runs bugs and their correct twins in
+--- The checker of emulated kernels: spec/emulation/planted runs bugs and their correct twins in
 -- each order of threads and blocks. Each bug must be called by its name and its lines, however
 -- luckily it ran, and of what is correct not a word may be said.
+local lfs = require "lfs"
+
 local shell_word = require "cplab.environment".shell_word
 
 local build = package.searchpath("cplab_cdef", package.path):match "^(.*)/lua/"
-local source = debug.getinfo(1, "S").source:match "^@(.*)checker_spec.lua$" .. "planted.cu"
+local sources = debug.getinfo(1, "S").source:match "^@(.*)checker_spec.lua$" .. "planted/"
 
 local orders = { "forward", "reverse", "random:1", "random:2" }
 
@@ -16,6 +18,12 @@ local names = {
     no_block_barrier = "missing block barrier",
     no_second_barrier = "missing block barrier",
     no_warp_barrier = "missing warp barrier",
+    only_the_warp = "missing block barrier",
+    half_waited_for = "missing warp barrier",
+    overwritten_early = "missing block barrier",
+    no_second_warp_barrier = "missing warp barrier",
+    one_byte_across = "two blocks one row",
+    second_reader = "forgotten event",
     shuffle_is_no_barrier = "missing warp barrier",
     wrong_mask = "missing warp barrier",
     divergent_barrier = "divergent barrier",
@@ -36,17 +44,21 @@ local names = {
 }
 
 -- Kernels without a bug, of the kinds that are easily taken for one.
-local correct = { "reductions", "atomics", "pipeline", "tails", "early_exit", "graph" }
+local correct = { "reductions", "atomics", "pipeline", "tails", "early_exit", "graph",
+    "host_waits", "groups" }
 
--- Lines of the source that end in a comment "bug: NAME", as the reports write them.
+-- Lines of the sources that end in a comment "bug: NAME", as the reports write them.
 local function marked_lines()
-    local marks, number = {}, 0
-    for line in io.lines(source) do
-        number = number + 1
-        local name = line:match "/%* bug: (%S+) %*/"
-        if name then
-            marks[name] = marks[name] or {}
-            table.insert(marks[name], "planted.cu:" .. number)
+    local marks = {}
+    for file in lfs.dir(sources) do
+        local number = 0
+        for line in io.lines(file:find "%.cu$" and sources .. file or "/dev/null") do
+            number = number + 1
+            local name = line:match "/%* bug: (%S+) %*/"
+            if name then
+                marks[name] = marks[name] or {}
+                table.insert(marks[name], ("%s:%d"):format(file, number))
+            end
         end
     end
     return marks
@@ -67,6 +79,10 @@ local function run(program, order)
         status = line:match "^status (%d+)$" or status
     end
     pipe:close()
+    for _, side in pairs(sentences) do
+        -- Two streams come in either order.
+        for _, all in pairs(side) do table.sort(all) end
+    end
     return sentences, status
 end
 

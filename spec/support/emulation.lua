@@ -1,4 +1,4 @@
---- Runs trials of the emulator of CUDA: programs in spec/emulation/*.cu that print what they saw.
+--- Runs trials of the emulator of CUDA: programs in spec/emulation/trials that print what they saw.
 -- @module spec.support.emulation
 local word = require "cplab.environment".shell_word
 

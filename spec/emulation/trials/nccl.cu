@@ -209,6 +209,7 @@ TRIAL(nccl_counts_differ)
         cudaError_t error = cudaStreamSynchronize(me.stream);
         ncclResult_t async;
         MUST_NCCL(ncclCommGetAsyncError(me.comm, &async));
+        MUST_NCCL(ncclCommDestroy(me.comm));
         std::lock_guard<std::mutex> hold(printing);
         std::printf("rank %d: %s, %s\n", rank, cudaGetErrorName(error),
                     ncclGetErrorString(async));
@@ -224,6 +225,7 @@ TRIAL(nccl_peer_never_comes)
         if (rank == 0)
             MUST_NCCL(ncclRecv(at, 4, ncclInt32, 1, me.comm, me.stream));
         cudaError_t error = cudaStreamSynchronize(me.stream);
+        MUST_NCCL(ncclCommDestroy(me.comm));
         std::lock_guard<std::mutex> hold(printing);
         std::printf("rank %d: %s\n", rank, cudaGetErrorName(error));
     });
@@ -239,6 +241,8 @@ TRIAL(nccl_one_device)
     const int devices[3] = {0, 1, 0};
     say_result("init all", 3, ncclCommInitAll(comms, 3, devices));
     say_result("init all", 2, ncclCommInitAll(comms, 2, devices));
+    for (int rank = 0; rank < 2; rank++)
+        MUST_NCCL(ncclCommDestroy(comms[rank]));
 }
 
 /* Several ranks of one thread, as ncclCommInitAll has them. */
@@ -260,6 +264,8 @@ TRIAL(nccl_one_thread)
     MUST_NCCL(ncclRecv(at[1], 1, ncclInt32, 0, comms[1], streams[1]));
     MUST_NCCL(ncclGroupEnd());
     std::printf("%08x\n", static_cast<unsigned>(on_host(at[1], 1)[0]));
+    for (int rank = 0; rank < 2; rank++)
+        MUST_NCCL(ncclCommDestroy(comms[rank]));
 }
 
 TRIAL(nccl_refuses)
@@ -287,6 +293,7 @@ TRIAL(nccl_refuses)
                ncclSend(on_device<int>(4), 4, ncclInt32, 0, comm, stream));
     MUST(cudaSetDevice(0));
     tell("sync", cudaStreamSynchronize(stream));
+    MUST_NCCL(ncclCommDestroy(comm));
 }
 
 TRIAL(nccl_without_a_driver)
@@ -295,4 +302,5 @@ TRIAL(nccl_without_a_driver)
     ncclComm_t comm;
     say_result("id", 0, ncclGetUniqueId(&id));
     say_result("init", 0, ncclCommInitRank(&comm, 1, id, 0));
+    MUST_NCCL(ncclCommDestroy(comm));
 }

@@ -308,12 +308,15 @@ TRIAL(two_warp_operations)
 
 /* ---- memory ---- */
 
-__global__ void touch(int *at, int64_t index)
+/* Sanitizers would be faster than the emulator. */
+#define UNSANITIZED __attribute__((no_sanitize("address", "undefined")))
+
+UNSANITIZED __global__ void touch(int *at, int64_t index)
 {
     at[index] = 1;
 }
 
-__global__ void touch_wide(uint4 *at)
+UNSANITIZED __global__ void touch_wide(uint4 *at)
 {
     *at = make_uint4(1, 2, 3, 4);
 }
@@ -355,6 +358,21 @@ TRIAL(misaligned)
     char *at = on_device<char>(64);
     MUST(CPLI_LAUNCH(touch_wide, 1, 1, 0, nullptr,
                      reinterpret_cast<uint4 *>(at + 4)));
+    tell("sync", cudaDeviceSynchronize());
+}
+
+UNSANITIZED __global__ void use_stack(int *out, int n)
+{
+    volatile char large[100 << 10];
+    for (int i = 0; i < n; i++)
+        large[i] = static_cast<char>(i);
+    *out = large[n - 1];
+}
+
+TRIAL(large_stack)
+{
+    int *out = on_device<int>(1);
+    MUST(CPLI_LAUNCH(use_stack, 1, 1, 0, nullptr, out, 100 << 10));
     tell("sync", cudaDeviceSynchronize());
 }
 
