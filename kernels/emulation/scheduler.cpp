@@ -110,9 +110,6 @@ void check_exit(machine &m, thread_state *t)
             divergent("thread %d ends while its warp waits for it at %s:%d "
                       "(mask 0x%08x)",
                       t->index, file_name(each->file), each->line, each->mask);
-    if (has_overrun(t->fiber))
-        kernel_fault(cudaErrorLaunchFailure,
-                     "the thread needs more stack than the emulator has");
 }
 
 void run_fresh_thread(machine &m)
