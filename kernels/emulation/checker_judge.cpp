@@ -187,7 +187,7 @@ int judge_line(region *r, const char *at, size_t bytes, const access &a,
     size_t unit = (offset | bytes | LINE) & (~(offset | bytes | LINE) + 1);
     line *l = line_of(r, at, unit);
     unsigned mask = ((1u << bytes) - 1) << offset;
-    int unwritten = a.reads ? __builtin_popcount(mask & ~l->initialised) : 0;
+    unsigned missing = a.reads ? mask & ~(unsigned)l->initialised : 0;
     l->initialised = (uint16_t)(l->initialised | mask);
     size_t first = offset >> l->log_unit;
     size_t last = (offset + bytes - 1) >> l->log_unit;
@@ -195,7 +195,7 @@ int judge_line(region *r, const char *at, size_t bytes, const access &a,
         judge_cell(r, &l->cells[i], a, t);
     if (bytes == LINE && a.writes)
         merge_line(r, l);
-    return unwritten;
+    return missing == 0 ? 0 : __builtin_popcount(missing);
 }
 
 size_t judge_lines(region *r, const access &a, const actor &t)
@@ -245,13 +245,6 @@ bool in_program(const char *at)
     return inside();
 }
 
-/* Thread-local variables of the emulator, which lie below the pointer. */
-bool is_thread_local(const char *at)
-{
-    const char *self = static_cast<const char *>(__builtin_thread_pointer());
-    return at < self + 4096 && at >= self - 65536;
-}
-
 bool is_mapped(const char *at)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -264,8 +257,6 @@ bool is_mapped(const char *at)
 void judge_stranger(const access &a, const actor &t)
 {
     region *r = near_region(a.at);
-    if (r == nullptr && is_thread_local(a.at))
-        return;
     if (r == nullptr && !a.writes && in_program(a.at))
         return;
     finding f = {CPLI_CHECK_OUT_OF_BOUNDS, a, r, t.me};
@@ -301,6 +292,13 @@ void judge_host(const access &a)
     add_finding(f);
 }
 
+/* Thread-local variables of the emulator, which lie below the pointer. */
+bool is_thread_local(const char *at)
+{
+    const char *self = static_cast<const char *>(__builtin_thread_pointer());
+    return at < self + 4096 && at >= self - 65536;
+}
+
 bool within(const void *at, const void *from, const void *to)
 {
     return at >= from && at < to;
@@ -315,7 +313,8 @@ void judge(const access &a)
         return;
     }
     if (within(a.at, running->stack_from, running->stack_to) ||
-        within(a.at, running->own_from, running->own_to))
+        within(a.at, running->own_from, running->own_to) ||
+        is_thread_local(a.at))
         return;
     actor t = running_thread(a);
     region *r = find_region(a.at);
