@@ -6,6 +6,7 @@
  * somebody is there to hear of a failure while it computes.
  */
 #include "base.h"
+#include "devices.h"
 #include "guard.h"
 #include "letter.h"
 #include "processes.h"
@@ -221,8 +222,10 @@ static cpl_status run_ranks(crew *all)
     cpl_status status = start_zero(all);
     cpl_status waited = wait_for_ranks(all);
     cpl_status concluded = conclude(all);
-    if (!all->zero_runs)
+    if (!all->zero_runs) {
+        host_devices_part(&all->job.device, all->zero.device_comm);
         ops->part(all->zero.comm);
+    }
     CPL_TRY(status);
     CPL_TRY(waited);
     return concluded;

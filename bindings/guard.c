@@ -56,10 +56,17 @@ static void free_memory(cpl_comm *comm, void *memory)
     host_guard_unlock();
 }
 
-static cpl_status reserve(cpl_comm *comm, const cpli_transfer *transfer)
+static cpl_status reserve(cpl_comm *comm, cpli_transfer *transfer)
 {
     host_guard_lock();
     return unlocked(real->reserve(comm, transfer));
+}
+
+static void release(cpl_comm *comm, cpli_transfer *transfer)
+{
+    host_guard_lock();
+    real->release(comm, transfer);
+    host_guard_unlock();
 }
 
 static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
@@ -109,6 +116,7 @@ void host_guard_comm(cpl_comm *comm)
     guarded.alloc = real->alloc != NULL ? alloc : NULL;
     guarded.free = real->free != NULL ? free_memory : NULL;
     guarded.reserve = real->reserve != NULL ? reserve : NULL;
+    guarded.release = real->release != NULL ? release : NULL;
     guarded.start = start;
     guarded.finish = finish;
     guarded.barrier = barrier;

@@ -22,6 +22,20 @@ CPL_API int cpl_host_process(void);
 CPL_API bool cpl_host_has_mpi(void);
 
 /*
+ * Says where the rows of ranks are in runs from now on: "cpu", or on a device,
+ * "cuda" or "cuda-emulated"; and how ranks reach each other there: "direct"
+ * (threads read each other's memory), "nccl" (each has a device of its own), or
+ * NULL (direct for threads, nccl for processes). Opens the plug-in of the
+ * device, which may not be there. Errors, and nothing changes: INVALID (no such
+ * name), UNSUPPORTED (this build or machine has none: the sentence says what is
+ * missing), MISMATCH (plug-in or driver of another version).
+ */
+CPL_API cpl_status cpl_host_use_device(const char *device,
+                                       const char *transport);
+/* What there is of a device's kind, as for cpl_host_use_device. */
+CPL_API cpl_status cpl_host_look(const char *device, cpl_devices_found *out);
+
+/*
  * Runs n_ranks ranks, each with a Lua state of its own (the host's paths,
  * `print` and io.write to stderr, no os.exit), and in each calls
  *     require(module)(comm, payload)  -- comm: a `cpl_comm *` cdata

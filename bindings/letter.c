@@ -10,6 +10,7 @@ typedef struct job_head {
     int64_t number;
     int64_t n_ranks;
     double deadline_s;
+    host_device device;
     int64_t module_bytes, payload_bytes;
 } job_head;
 
@@ -45,6 +46,7 @@ cpl_status letter_write_job(int64_t number, const host_job *job, void **out,
     job_head head = {.number = number,
                      .n_ranks = job->n_ranks,
                      .deadline_s = job->deadline_s,
+                     .device = job->device,
                      .module_bytes = (int64_t)strlen(job->module),
                      .payload_bytes = (int64_t)job->payload_bytes};
     size_t texts = strlen(job->module) + 1 + job->payload_bytes + 1;
@@ -65,6 +67,7 @@ void letter_read_job(const cpli_letter *letter, host_job *out)
     const char *module = (const char *)letter->data + sizeof head;
     *out = (host_job){.n_ranks = (int)head.n_ranks,
                       .deadline_s = head.deadline_s,
+                      .device = head.device,
                       .module = module,
                       .payload = module + head.module_bytes + 1,
                       .payload_bytes = (size_t)head.payload_bytes};

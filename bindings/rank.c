@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base.h"
+#include "devices.h"
 #include "print.h"
 #include "state.h"
 
@@ -68,7 +69,8 @@ static void run_in_state(host_rank *self, lua_State *L)
     host_restrain_rank(L, self->rank);
     luaL_loadbuffer(L, boot, sizeof boot - 1, "=boot");
     lua_pushstring(L, job->module);
-    lua_pushlightuserdata(L, self->comm);
+    lua_pushlightuserdata(L, self->device_comm != NULL ? self->device_comm
+                                                       : self->comm);
     lua_pushlstring(L, job->payload, job->payload_bytes);
     if (host_state_call(L, 3, 1) != 0) {
         fail(self, lua_tostring(L, -2), lua_tostring(L, -1));
@@ -84,8 +86,13 @@ void host_rank_run(host_rank *self)
     lua_State *L = host_state_open();
     if (L == NULL)
         fail(self, "host: no memory for the Lua state of a rank", "");
+    else if (host_devices_join(&self->job->device, self->comm,
+                               &self->device_comm) != CPL_OK)
+        fail(self, cpl_last_error(), "");
     else
         run_in_state(self, L);
+    host_devices_leave(&self->job->device, self->device_comm,
+                       self->outcome.message != NULL);
     if (L != NULL)
         host_flush_rank(L, self->rank);
     /* Leaves before its objects die, so that nobody still reads their rows. */

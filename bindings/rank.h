@@ -23,6 +23,8 @@ struct host_rank {
     const host_job *job;
     void *group; /* what ops need to know beside the comm */
     cpl_comm *comm;
+    cpl_comm *device_comm; /* what the rank sees where rows are on a device;
+                              whoever made the rank gives it back */
     int rank;
     host_outcome outcome; /* there when the rank has ended */
 };

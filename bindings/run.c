@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "base.h"
+#include "devices.h"
 #include "processes.h"
 #include "threads.h"
 
@@ -21,7 +22,12 @@ cpl_status cpl_host_run_ranks(int n_ranks, double deadline_s,
                               const char *module, const char *payload,
                               size_t payload_bytes, cpl_host_run **out)
 {
-    host_job job = {n_ranks, deadline_s, module, payload, payload_bytes};
+    host_job job = {.n_ranks = n_ranks,
+                    .deadline_s = deadline_s,
+                    .module = module,
+                    .payload = payload,
+                    .payload_bytes = payload_bytes,
+                    .device = host_devices_chosen()};
     if (cpl_host_n_processes() > 0)
         return host_processes_run(&job, out);
     return host_threads_run(&job, out);

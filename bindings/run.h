@@ -7,6 +7,13 @@
 
 #include "host.h"
 
+/* A kind of device, and how ranks reach each other there; both 0: the host's
+ * memory (devices.c). */
+typedef struct host_device {
+    int kind;
+    int transport;
+} host_device;
+
 /* Borrows its texts. */
 typedef struct host_job {
     int n_ranks;
@@ -14,6 +21,7 @@ typedef struct host_job {
     const char *module;
     const char *payload;
     size_t payload_bytes;
+    host_device device; /* that rows are on */
 } host_job;
 
 /* What one rank left behind. */

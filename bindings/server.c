@@ -3,6 +3,7 @@
  * of it, and send back what it left.
  */
 #include "base.h"
+#include "devices.h"
 #include "letter.h"
 #include "processes.h"
 #include "rank.h"
@@ -60,6 +61,7 @@ static cpl_status run_rank(int64_t number, const host_job *job)
     cpl_status status =
         send_done(number, &rank.outcome, ops->failed(comm), ops->message(comm));
     host_outcome_free(&rank.outcome);
+    host_devices_part(&job->device, rank.device_comm);
     ops->part(comm);
     return status;
 }

@@ -5,6 +5,7 @@
 #include "threads.h"
 
 #include "base.h"
+#include "devices.h"
 #include "rank.h"
 
 typedef struct member {
@@ -69,6 +70,9 @@ static cpl_status run_members(crew *all)
     }
     for (int rank = 0; rank < n_started; rank++)
         join_rank(all, &all->members[rank]);
+    for (int rank = 0; rank < n_started && !all->has_stuck; rank++)
+        host_devices_part(&all->job.device,
+                          all->members[rank].rank.device_comm);
     return status;
 }
 

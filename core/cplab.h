@@ -573,6 +573,19 @@ CPL_API void cpl_world_leave(cpl_world *world, int rank);
 CPL_API int cpl_world_aborted(const cpl_world *world);
 CPL_API const char *cpl_world_message(const cpl_world *world);
 
+/* What a machine has for a plug-in of devices, "cuda" or "cuda-emulated". */
+enum { CPL_MAX_DEVICES = 64 };
+typedef struct cpl_devices_found {
+    int n_devices; /* 0: none, or no driver */
+    int driver;    /* the version of CUDA that it serves, 13000 for 13.0; 0: no
+                      driver */
+    int runtime;   /* of the plug-in */
+    int nccl;      /* 22809 for 2.28.9; 0: no NCCL that serves */
+    char names[CPL_MAX_DEVICES][64];
+    char problem[512];      /* why there are no devices; "" */
+    char nccl_problem[512]; /* why there is no NCCL; "" */
+} cpl_devices_found;
+
 /* The group of one rank, with no world. It has no state and lives for ever. */
 CPL_API cpl_comm *cpl_comm_self(void);
 
@@ -588,7 +601,9 @@ CPL_API void cpl_comm_part_destroy(cpl_comm *part);
 
 CPL_API int cpl_comm_rank(const cpl_comm *comm);
 CPL_API int cpl_comm_size(const cpl_comm *comm);
-/* "self", "local" (threads of this process) or "mpi". */
+/* "self", "local" (threads of this process), "mpi"; of ranks whose rows are on
+ * devices "cuda" or "cuda-emulated" (threads that reach each other's memory) or
+ * "nccl". */
 CPL_API const char *cpl_comm_transport(const cpl_comm *comm);
 /* Collective. */
 CPL_API cpl_status cpl_comm_barrier(cpl_comm *comm);
@@ -640,10 +655,13 @@ typedef struct cpl_tensor {
     cpl_dtype dtype;
     cpl_comm *comm; /* whose memory it is; NULL: the heap's */
     void *block;    /* what to give back; NULL: not owned */
+    int64_t *spare; /* on a device: room for a trace while there is none */
 } cpl_tensor;
 
 /* Local. Zeroed memory of `comm` (NULL: the heap). 1..CPL_MAX_DIMS dims, each
- * >= 0. Borrows the comm. Errors: INVALID, MEMORY. */
+ * >= 0. Of a comm on a device, `data` and `trace` are there and not for the
+ * host to follow: cpl_tensor_upload and the like reach them. Borrows the comm.
+ * Errors: INVALID, MEMORY, SYSTEM (what the device says). */
 CPL_API cpl_status cpl_tensor_create(cpl_dtype dtype, int n_dims,
                                      const int64_t *shape, cpl_comm *comm,
                                      cpl_tensor **out);
@@ -673,7 +691,23 @@ CPL_API cpl_status cpl_tensor_mark_like(cpl_tensor *tensor,
                                         const cpl_tensor *other);
 /* Local. Same dtype and shape. */
 CPL_API cpl_status cpl_tensor_copy(cpl_tensor *dst, const cpl_tensor *src);
-CPL_API void cpl_tensor_fill(cpl_tensor *tensor, double value);
+/* Local. Every element becomes `value`, rounded. Errors: SYSTEM (what a device
+ * says; never in the host's memory). */
+CPL_API cpl_status cpl_tensor_fill(cpl_tensor *tensor, double value);
+/*
+ * Local. cpl_tensor_bytes bytes of the host from or to the tensor, wherever it
+ * lies; on a device they wait until its earlier work is done and count a
+ * host_sync. The trace, likewise: n_rows positions; set makes one where there
+ * is none. Errors: SYSTEM, MEMORY (set), INVALID (get of a tensor without one).
+ */
+CPL_API cpl_status cpl_tensor_upload(cpl_tensor *tensor, const void *data);
+CPL_API cpl_status cpl_tensor_download(const cpl_tensor *tensor, void *out);
+CPL_API cpl_status cpl_tensor_get_trace(const cpl_tensor *tensor, int64_t *out);
+CPL_API cpl_status cpl_tensor_set_trace(cpl_tensor *tensor,
+                                        const int64_t *positions);
+/* Where it lies: "cpu", "cuda 0" (a device and its number); until the next call
+ * of this thread. */
+CPL_API const char *cpl_tensor_device(const cpl_tensor *tensor);
 
 /* Sums over rows: |x - r|^2 and |r|^2, and the largest row of either. */
 typedef struct cpl_difference {

@@ -49,11 +49,17 @@ bool cpli_comm_offers(const cpl_comm *comm, cpli_way way)
     return comm->ops->offers == NULL || comm->ops->offers(comm, way);
 }
 
-cpl_status cpli_transfer_reserve(cpl_comm *comm, const cpli_transfer *transfer)
+cpl_status cpli_transfer_reserve(cpl_comm *comm, cpli_transfer *transfer)
 {
     if (comm->ops->reserve == NULL)
         return CPL_OK;
     return comm->ops->reserve(comm, transfer);
+}
+
+void cpli_transfer_release(cpl_comm *comm, cpli_transfer *transfer)
+{
+    if (comm->ops->release != NULL)
+        comm->ops->release(comm, transfer);
 }
 
 cpl_status cpli_transfer_start(cpl_comm *comm, const cpli_transfer *transfer)
@@ -114,6 +120,7 @@ static cpl_status broadcast_some(cpl_comm *comm, void *data, size_t bytes,
         pieces[transfer.n_receives++] = (cpli_piece){
             .peer = cpli_peer(comm, root), .bytes = (int64_t)bytes};
     transfer.way = CPLI_MESSAGES;
+    transfer.is_host = true;
     CPL_TRY(cpli_transfer_reserve(comm, &transfer));
     CPL_TRY(cpli_transfer_start(comm, &transfer));
     return cpli_transfer_finish(comm, &transfer);

@@ -28,8 +28,9 @@ typedef enum cpli_combine {
     CPLI_COPY, /* they replace it */
     CPLI_ADD,  /* they are added, elements of `dtype`, piece by piece in order:
                   the same bits in every run */
-    CPLI_SWAP  /* each piece changes places with the peer's piece, which the
+    CPLI_SWAP, /* each piece changes places with the peer's piece, which the
                   peer lists too: src == dst on both sides */
+    CPLI_FILL  /* of carries alone: nothing is read, a byte is written */
 } cpli_combine;
 
 /* How the bytes travel; where ranks are threads all three are the same. */
@@ -53,7 +54,61 @@ typedef struct cpli_transfer {
     cpli_combine combine;
     cpl_dtype dtype;
     bool is_large; /* the group reads and writes more than the caches hold */
+    bool is_host;  /* src and dst lie in the host's memory, wherever the tensors
+                      of the group do */
+    void *tables;  /* what reserve made for it; the transport's own */
 } cpli_transfer;
+
+/* ---- what a rank moves by itself ---- */
+
+/* Bytes on their way within a rank, from one of several places to one. */
+typedef struct cpli_carry {
+    int from; /* number of the place */
+    int64_t from_offset;
+    int64_t to_offset;
+    int64_t bytes;
+} cpli_carry;
+
+/* A list of them, carried out in this order; no two copies overlap. */
+typedef struct cpli_carries {
+    cpli_carry *items;
+    int64_t n;
+    cpli_combine combine; /* COPY, ADD, or FILL */
+    int fill;             /* FILL: the byte */
+    cpl_dtype dtype;
+    bool is_large; /* see cpli_transfer */
+    void *tables;  /* the device's own */
+} cpli_carries;
+
+/* The most places that a list names. */
+enum { CPLI_CARRY_PLACES = 4 };
+
+/*
+ * Memory that the host does not reach: what is done to it; by the group that
+ * it comes from (cpli_comm_whole). All of it goes into the rank's own order of
+ * work there and returns at once, but upload and download, which wait and count
+ * a host_sync. Errors: SYSTEM (what the device says), MEMORY.
+ */
+typedef struct cpli_device_ops {
+    const char *name;                    /* "cuda" */
+    int (*number)(const cpl_comm *comm); /* of the device, from 0 */
+    cpl_status (*upload)(cpl_comm *comm, void *to, const void *from,
+                         size_t bytes);
+    cpl_status (*download)(cpl_comm *comm, void *to, const void *from,
+                           size_t bytes);
+    cpl_status (*copy)(cpl_comm *comm, void *to, const void *from,
+                       size_t bytes);
+    /* n times the same element of 1, 2, 4 or 8 bytes. */
+    cpl_status (*fill)(cpl_comm *comm, void *to, const void *element,
+                       size_t element_bytes, int64_t n);
+    /* t / by where `by` divides it, else -1. */
+    cpl_status (*divide)(cpl_comm *comm, int64_t *t, int64_t n, int64_t by);
+    /* Takes what carrying out the list needs, so that carry takes nothing. */
+    cpl_status (*reserve)(cpl_comm *comm, cpli_carries *list);
+    void (*release)(cpl_comm *comm, cpli_carries *list);
+    cpl_status (*carry)(cpl_comm *comm, const cpli_carries *list,
+                        char *const *at, void *to);
+} cpli_device_ops;
 
 typedef struct cpli_comm_ops {
     const char *name;
@@ -64,10 +119,15 @@ typedef struct cpli_comm_ops {
     /* Zeroed memory that peers reach fastest; both NULL: the heap's will do. */
     cpl_status (*alloc)(cpl_comm *comm, size_t bytes, void **out);
     void (*free)(cpl_comm *comm, void *memory);
+    /* Where memory of `alloc` is not the host's; NULL: it is. */
+    const cpli_device_ops *device;
     /* Local. Takes what a transfer needs beside its pieces (requests, say), so
-     * that start and finish take no memory; src, dst and combine may be missing
-     * still. NULL: nothing. */
-    cpl_status (*reserve)(cpl_comm *comm, const cpli_transfer *transfer);
+     * that start and finish take no memory; src and dst may be missing still.
+     * NULL: nothing. */
+    cpl_status (*reserve)(cpl_comm *comm, cpli_transfer *transfer);
+    /* Local. Gives back what reserve took for this transfer alone; NULL:
+     * nothing. */
+    void (*release)(cpl_comm *comm, cpli_transfer *transfer);
     /* The transfer and its arrays stay untouched until finish returns; every
      * start has its finish, in any order. */
     cpl_status (*start)(cpl_comm *comm, const cpli_transfer *transfer);
@@ -90,6 +150,7 @@ struct cpl_comm {
     int size;
     cpl_comm *whole;  /* of a part (part.c): of which group; else NULL */
     const int *ranks; /* of a part: its members as the whole counts them */
+    void *device;     /* where ops->device is: its own, of this rank */
 };
 
 /* The group that carries what `comm` moves, and that its memory comes from: of
@@ -106,12 +167,20 @@ static inline int cpli_peer(const cpl_comm *comm, int rank)
     return comm->whole != NULL ? comm->ranks[rank] : rank;
 }
 
+/* The device that the memory of `comm` is on; NULL: the host's memory, or no
+ * comm. */
+static inline const cpli_device_ops *cpli_device_of(const cpl_comm *comm)
+{
+    return comm != NULL ? comm->ops->device : NULL;
+}
+
 /* Exported for the driver programs of spec/c. */
 CPL_API cpl_status cpli_comm_alloc(cpl_comm *comm, size_t bytes, void **out);
 CPL_API void cpli_comm_free(cpl_comm *comm, void *memory);
 CPL_API bool cpli_comm_offers(const cpl_comm *comm, cpli_way way);
 CPL_API cpl_status cpli_transfer_reserve(cpl_comm *comm,
-                                         const cpli_transfer *transfer);
+                                         cpli_transfer *transfer);
+CPL_API void cpli_transfer_release(cpl_comm *comm, cpli_transfer *transfer);
 /* The caller counts time, bytes and messages (trace.h). */
 CPL_API cpl_status cpli_transfer_start(cpl_comm *comm,
                                        const cpli_transfer *transfer);

@@ -30,15 +30,19 @@ static cpl_status grow(cpli_group *me, int64_t tickets)
     return CPL_OK;
 }
 
-cpl_status cpli_crossing_reserve(cpl_comm *comm, const cpli_transfer *transfer)
+static cpl_status make_room(cpli_group *me, const cpli_transfer *transfer)
 {
-    cpli_group *me = (cpli_group *)comm;
-    int rank = comm->rank;
-    int64_t tickets = 3 * comm->size; /* a pull: head, answer, and mine */
+    int rank = me->comm.rank;
+    int64_t tickets = 3 * me->comm.size; /* a pull: head, answer, and mine */
     if (transfer->way == CPLI_MESSAGES)
         tickets = tickets_of(transfer->sends, transfer->n_sends, rank) +
                   tickets_of(transfer->receives, transfer->n_receives, rank);
     return tickets <= me->crossing_tickets ? CPL_OK : grow(me, tickets);
+}
+
+cpl_status cpli_crossing_reserve(cpl_comm *comm, cpli_transfer *transfer)
+{
+    return make_room((cpli_group *)comm, transfer);
 }
 
 static cpl_status free_place(cpli_group *me, cpli_crossing **out)
@@ -188,7 +192,7 @@ cpl_status cpli_crossing_start(cpl_comm *comm, const cpli_transfer *transfer)
     if (transfer->way == CPLI_PULL && !me->pulls)
         return cpli_fail(CPL_UNSUPPORTED,
                          "mpi: the ranks do not reach each other's memory");
-    CPL_TRY(cpli_crossing_reserve(comm, transfer));
+    CPL_TRY(make_room(me, transfer));
     CPL_TRY(free_place(me, &crossing));
     crossing->transfer = transfer;
     crossing->number = ++me->n_started;

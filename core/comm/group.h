@@ -200,7 +200,7 @@ cpl_status cpli_group_sum(cpl_comm *comm, void *data, int64_t n,
 size_t cpli_group_sums_bytes(int size);
 cpl_status cpli_group_plain(cpl_comm *comm, const void *src, const size_t *to,
                             void *dst, const size_t *from);
-cpl_status cpli_crossing_reserve(cpl_comm *comm, const cpli_transfer *transfer);
+cpl_status cpli_crossing_reserve(cpl_comm *comm, cpli_transfer *transfer);
 cpl_status cpli_crossing_start(cpl_comm *comm, const cpli_transfer *transfer);
 cpl_status cpli_crossing_finish(cpl_comm *comm, const cpli_transfer *transfer);
 

@@ -59,8 +59,11 @@ static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
     int place = 0;
     CPL_TRY(cpli_member_alive(me));
     CPL_TRY(free_place(me, &place));
-    me->flights[place] =
-        (cpli_flight){.transfer = transfer, .number = ++me->n_started};
+    bool moves = me->mover != NULL && !transfer->is_host;
+    if (moves)
+        CPL_TRY(me->mover->begin(me, transfer, place));
+    me->flights[place] = (cpli_flight){
+        .transfer = transfer, .number = ++me->n_started, .moves = moves};
     const cpli_piece *sends = transfer->sends;
     for (int64_t i = 0; i < transfer->n_sends;
          i = cpli_end_of_peer(sends, transfer->n_sends, i))
@@ -89,14 +92,18 @@ static bool has_posted_already(cpli_member *me, int peer)
     return has;
 }
 
-/* The transfer that `peer` posted to me and that I take next. */
-static const cpli_transfer *next_from(cpli_member *me, int peer)
+/* The flight that `peer` posted to me and that I take next; who has pinned it
+ * may look. */
+static cpli_source next_from(cpli_member *me, int peer)
 {
+    const cpli_member *member = member_of(me, peer);
     pthread_mutex_lock(&me->mutex);
     cpli_box *box = &me->boxes[peer];
     int place = box->places[box->taken++ % CPLI_IN_FLIGHT];
     pthread_mutex_unlock(&me->mutex);
-    return member_of(me, peer)->flights[place].transfer;
+    return (cpli_source){.member = member,
+                         .transfer = member->flights[place].transfer,
+                         .place = place};
 }
 
 /* Their pieces to me, which must be mine from them, one by one; or NULL. */
@@ -119,6 +126,15 @@ static const cpli_piece *match(const cpli_transfer *mine, int64_t first,
     return &theirs->sends[at];
 }
 
+static cpl_status fail_pieces(cpli_member *me, int64_t number, int peer)
+{
+    return cpli_member_fail(me, CPL_MISMATCH,
+                            "local: rank %d expects other pieces in transfer "
+                            "%lld than rank %d sends: the ranks made different "
+                            "collective calls",
+                            me->comm.rank, (long long)number, peer);
+}
+
 /* Takes the pieces first .. first + n - 1 of `mine` from their sender. */
 static cpl_status take(cpli_member *me, const cpli_transfer *mine,
                        int64_t first, int64_t n, int64_t number)
@@ -129,7 +145,7 @@ static cpl_status take(cpli_member *me, const cpli_transfer *mine,
     CPL_TRY(cpli_member_wait(me, has_posted, wait));
     if (!cpli_member_pin(me, peer))
         return cpli_member_lost(me, peer, "transfer", number);
-    const cpli_transfer *theirs = next_from(me, peer);
+    const cpli_transfer *theirs = next_from(me, peer).transfer;
     const cpli_piece *sources = match(mine, first, n, theirs, rank);
     for (int64_t i = 0; sources != NULL && i < n; i++) {
         if (i + 1 < n)
@@ -140,13 +156,7 @@ static cpl_status take(cpli_member *me, const cpli_transfer *mine,
                           rank);
     }
     cpli_member_unpin(me, peer, sources != NULL);
-    if (sources != NULL)
-        return CPL_OK;
-    return cpli_member_fail(me, CPL_MISMATCH,
-                            "local: rank %d expects other pieces in transfer "
-                            "%lld than rank %d sends: the ranks made different "
-                            "collective calls",
-                            rank, (long long)number, peer);
+    return sources != NULL ? CPL_OK : fail_pieces(me, number, peer);
 }
 
 /* The pieces first .. end - 1 of one sender, who may be the rank itself. */
@@ -250,12 +260,108 @@ static cpli_flight *oldest_flight(cpli_member *me)
     return oldest;
 }
 
+/* ---- transfers: finish, where a device moves the rows ---- */
+
+/* Until all senders have come. */
+static cpl_status await_senders(cpli_member *me, const cpli_flight *flight)
+{
+    const cpli_piece *pieces = flight->transfer->receives;
+    int64_t n = flight->transfer->n_receives;
+    cpli_wait wait = {.what = "transfer", .number = flight->number};
+    for (int64_t i = 0; i < n; i = cpli_end_of_peer(pieces, n, i)) {
+        wait.peer = pieces[i].peer;
+        if (wait.peer != me->comm.rank)
+            CPL_TRY(cpli_member_wait(me, has_posted, wait));
+    }
+    return CPL_OK;
+}
+
+/* Unpins the senders of pieces before `end`. */
+static void unpin_senders(cpli_member *me, const cpli_transfer *transfer,
+                          int64_t end, bool consumed)
+{
+    const cpli_piece *pieces = transfer->receives;
+    for (int64_t i = 0; i < end; i = cpli_end_of_peer(pieces, end, i))
+        if (pieces[i].peer != me->comm.rank)
+            cpli_member_unpin(me, pieces[i].peer, consumed);
+}
+
+/* Pins all senders, or none: see cpli_member_pin. */
+static cpl_status pin_senders(cpli_member *me, const cpli_flight *flight)
+{
+    const cpli_piece *pieces = flight->transfer->receives;
+    int64_t n = flight->transfer->n_receives;
+    for (int64_t i = 0; i < n; i = cpli_end_of_peer(pieces, n, i)) {
+        int peer = pieces[i].peer;
+        if (peer == me->comm.rank || cpli_member_pin(me, peer))
+            continue;
+        unpin_senders(me, flight->transfer, i, false);
+        return cpli_member_lost(me, peer, "transfer", flight->number);
+    }
+    return CPL_OK;
+}
+
+/* Tells the mover of every sender's pieces; *wrong: who sends others than I
+ * expect, or -1. */
+static cpl_status meet_senders(cpli_member *me, const cpli_transfer *mine,
+                               int *wrong)
+{
+    int64_t end = 0;
+    *wrong = -1;
+    for (int64_t i = 0; i < mine->n_receives; i = end) {
+        int peer = mine->receives[i].peer;
+        end = cpli_end_of_peer(mine->receives, mine->n_receives, i);
+        if (peer == me->comm.rank)
+            continue;
+        cpli_source from = next_from(me, peer);
+        from.pieces = match(mine, i, end - i, from.transfer, me->comm.rank);
+        if (from.pieces == NULL)
+            *wrong = peer;
+        else
+            CPL_TRY(me->mover->meet(me, mine, (cpli_range){i, end}, &from));
+    }
+    return CPL_OK;
+}
+
+static cpl_status move_all(cpli_member *me, const cpli_flight *flight)
+{
+    const cpli_transfer *mine = flight->transfer;
+    int wrong = -1;
+    CPL_TRY(await_senders(me, flight));
+    CPL_TRY(pin_senders(me, flight));
+    cpl_status status = meet_senders(me, mine, &wrong);
+    if (status == CPL_OK && wrong < 0)
+        status = me->mover->move(me, mine);
+    unpin_senders(me, mine, mine->n_receives, status == CPL_OK && wrong < 0);
+    if (wrong >= 0)
+        return fail_pieces(me, flight->number, wrong);
+    if (status != CPL_OK)
+        return cpli_member_fail(me, status, "%s", cpl_last_error());
+    return CPL_OK;
+}
+
+/* My work after this comes after what others do with my rows. */
+static cpl_status settle_order(cpli_member *me, const cpli_transfer *transfer)
+{
+    const cpli_piece *sends = transfer->sends;
+    int64_t n = transfer->n_sends;
+    for (int64_t i = 0; i < n; i = cpli_end_of_peer(sends, n, i))
+        if (sends[i].peer != me->comm.rank)
+            CPL_TRY(me->mover->settle(me, member_of(me, sends[i].peer)));
+    return CPL_OK;
+}
+
 static cpl_status carry_out(cpli_member *me, cpli_flight *flight)
 {
     bool is_sum = flight->transfer->combine == CPLI_ADD;
-    CPL_TRY(is_sum ? receive_in_order(me, flight->transfer, flight->number)
-                   : receive_round(me, flight));
+    if (flight->moves)
+        CPL_TRY(move_all(me, flight));
+    else
+        CPL_TRY(is_sum ? receive_in_order(me, flight->transfer, flight->number)
+                       : receive_round(me, flight));
     CPL_TRY(settle_all(me, flight->transfer, flight->number));
+    if (flight->moves)
+        CPL_TRY(settle_order(me, flight->transfer));
     flight->done = true;
     return CPL_OK;
 }

@@ -35,9 +35,14 @@ static void give_memory(cpl_comm *comm, void *memory)
 
 /* ---- transfers: see cpli_comm_whole ---- */
 
-static cpl_status reserve(cpl_comm *comm, const cpli_transfer *transfer)
+static cpl_status reserve(cpl_comm *comm, cpli_transfer *transfer)
 {
     return cpli_transfer_reserve(comm->whole, transfer);
+}
+
+static void release(cpl_comm *comm, cpli_transfer *transfer)
+{
+    cpli_transfer_release(comm->whole, transfer);
 }
 
 static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
@@ -60,7 +65,8 @@ static cpl_status gather(cpl_comm *comm, const void *data, size_t bytes,
                               .dst = out,
                               .sends = me->sends,
                               .receives = me->receives,
-                              .way = CPLI_MESSAGES};
+                              .way = CPLI_MESSAGES,
+                              .is_host = true};
     if (bytes == 0)
         return CPL_OK;
     for (int rank = 0; rank < comm->size; rank++) {
@@ -141,7 +147,9 @@ cpl_status cpl_comm_part(cpl_comm *of, const int *ranks, int n, cpl_comm **out)
                               .offers = offers,
                               .alloc = take_memory,
                               .free = give_memory,
+                              .device = of->ops->device,
                               .reserve = reserve,
+                              .release = release,
                               .start = start,
                               .finish = finish,
                               .barrier = barrier,

@@ -30,6 +30,7 @@ typedef struct cpli_flight {
     const cpli_transfer *transfer; /* NULL: a free place */
     int64_t number;
     bool done;
+    bool moves; /* by the mover */
 } cpli_flight;
 
 /* What a member waits for, for the report of a deadline. */
@@ -52,9 +53,35 @@ typedef struct cpli_notice {
     void *data;
 } cpli_notice;
 
+/* A flight of another member, whose pieces I take. */
+typedef struct cpli_source {
+    const cpli_member *member;
+    const cpli_transfer *transfer;
+    int place;
+    const cpli_piece *pieces; /* its sends to me, one for each of mine */
+} cpli_source;
+
+/*
+ * How rows move that are not in the host's memory (cuda.c). Members meet on the
+ * host as ever, and this puts work into the order of the member's device:
+ * nothing here waits for one.
+ */
+typedef struct cpli_mover {
+    /* At start: from here on others may take what src holds. */
+    cpl_status (*begin)(cpli_member *me, const cpli_transfer *mine, int place);
+    /* The receives first .. end - 1 of mine, all from one other member. */
+    cpl_status (*meet)(cpli_member *me, const cpli_transfer *mine,
+                       cpli_range receives, const cpli_source *from);
+    /* After all of these: moves every piece, own ones too. */
+    cpl_status (*move)(cpli_member *me, const cpli_transfer *mine);
+    /* `peer` has taken what it takes of mine: my later work comes after. */
+    cpl_status (*settle)(cpli_member *me, const cpli_member *peer);
+} cpli_mover;
+
 struct cpli_member {
     cpl_comm comm; /* first: a comm of this transport is its member */
     cpl_world *world;
+    const cpli_mover *mover; /* NULL: rows are in the host's memory */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     cpli_box *boxes;    /* by sender; guarded */
@@ -84,15 +111,16 @@ struct cpl_world {
     char message[1024];
 };
 
-/* The operations of the transport (local.c). */
-extern const cpli_comm_ops cpli_local_ops;
+/* The operations of the transport (local.c); exported for the plug-in, as are
+ * those of meeting and failing. */
+CPL_API extern const cpli_comm_ops cpli_local_ops;
 
 /* Closes the member's memory to others, and waits until the last is out. */
 void cpli_member_withdraw(cpli_member *member);
 
 /* OK; or ABORTED with the sentence of the rank that failed, and I am withdrawn.
  */
-cpl_status cpli_member_alive(cpli_member *me);
+CPL_API cpl_status cpli_member_alive(cpli_member *me);
 
 /* Waits until `ready(me, peer)` holds. On failure I am withdrawn. MISMATCH: who
  * I wait for has left. */
@@ -114,14 +142,14 @@ cpl_status cpli_member_lost(cpli_member *me, int peer, const char *what,
 
 /* Fails the whole world with my sentence (printf style): gives `status`, or
  * ABORTED if another rank came first. */
-cpl_status cpli_member_fail(cpli_member *me, cpl_status status,
-                            const char *format, ...)
+CPL_API cpl_status cpli_member_fail(cpli_member *me, cpl_status status,
+                                    const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Meets all other members: returns when all have come, each with a notice that
  * equals mine but for its data. MISMATCH: they differ. */
-cpl_status cpli_member_meet(cpli_member *me, cpli_notice notice);
+CPL_API cpl_status cpli_member_meet(cpli_member *me, cpli_notice notice);
 /* The data of a member's notice in the last meeting. */
-void *cpli_member_notice(const cpli_member *me, int rank);
+CPL_API void *cpli_member_notice(const cpli_member *me, int rank);
 
 #endif

@@ -65,18 +65,8 @@ typedef struct cpli_pieces {
     int64_t n;
 } cpli_pieces;
 
-/* Bytes that the rank itself carries: into the outbox, or into dst. */
-typedef struct cpli_carry {
-    cpli_where from;
-    int64_t from_offset;
-    int64_t to_offset;
-    int64_t bytes;
-} cpli_carry;
-
-typedef struct cpli_carries {
-    cpli_carry *items;
-    int64_t n;
-} cpli_carries;
+/* A cpli_carry's place is a cpli_where. */
+_Static_assert(CPLI_N_WHERES <= (int)CPLI_CARRY_PLACES, "too many places");
 
 /* A transfer, and where its two ends lie. */
 typedef struct cpli_leg {
@@ -87,14 +77,11 @@ typedef struct cpli_leg {
 enum { CPLI_MAX_LEGS = 2 };
 
 typedef struct cpli_recipe {
-    cpli_carries load; /* from src into the outbox, before all legs */
+    cpli_carries load; /* from src into the outbox, before all legs: COPY */
     cpli_leg legs[CPLI_MAX_LEGS];
     int n_legs;
-    bool in_turn;         /* a leg begins when the one before it has ended */
-    cpli_carries unload;  /* into dst, after all legs, in this order */
-    cpli_combine combine; /* of unload: COPY, or ADD */
-    cpl_dtype dtype;
-    bool is_large; /* see cpli_transfer */
+    bool in_turn;        /* a leg begins when the one before it has ended */
+    cpli_carries unload; /* into dst, after all legs: COPY, or ADD */
     int64_t outbox_bytes;
     int64_t inbox_bytes;
 } cpli_recipe;
@@ -115,6 +102,7 @@ enum { CPLI_MAX_LISTS = 48 };
 typedef struct cpli_moves {
     cpl_comm *comm; /* that carries: cpli_comm_whole of the plan's */
     cpli_recipe recipes[CPLI_N_MODES];
+    cpli_carries fills;          /* rows of the target without a source */
     void *lists[CPLI_MAX_LISTS]; /* owned; recipes share them */
     int n_lists;
     void *outbox, *inbox;
@@ -126,6 +114,10 @@ typedef struct cpli_moves {
 cpl_status cpli_moves_start(cpli_moves *moves, cpli_mode mode, const void *src,
                             void *dst);
 cpl_status cpli_moves_finish(cpli_moves *moves);
+/* Local. Fills the rows of `dst` that have no source. */
+cpl_status cpli_moves_fill(const cpli_moves *moves, void *dst);
+/* Local. Sets all of `bytes` bytes to 0. */
+cpl_status cpli_moves_clear(const cpli_moves *moves, void *dst, size_t bytes);
 void cpli_moves_destroy(cpli_moves *moves);
 
 /* ---- methods ---- */

@@ -2,7 +2,10 @@
  * execute.c: carrying a plan out. Checks the tensors before anything moves,
  * lets the method move the rows, and says whose rows the target holds then.
  */
+#include <stdio.h>
+
 #include "plan.h"
+#include "tensor/tensor.h"
 
 /* ---- executing: checks ---- */
 
@@ -13,9 +16,30 @@ typedef struct side {
     uint64_t digest;
 } side;
 
+/* A plan moves rows where the memory of its group is, and nowhere else. */
+static cpl_status check_device(const cpl_plan *plan, const cpl_tensor *tensor,
+                               side expected)
+{
+    const cpl_comm *group = plan->rows.comm;
+    const cpli_device_ops *device = cpli_device_of(group);
+    char here[64] = "cpu";
+    if (cpli_device_of(tensor->comm) == device &&
+        (device == NULL || tensor->comm == group))
+        return CPL_OK;
+    if (device != NULL)
+        snprintf(here, sizeof here, "%s %d", device->name,
+                 device->number(group));
+    return cpli_fail(CPL_MISMATCH,
+                     "exchange: %s lies on %s, but rank %d of %s moves rows on "
+                     "%s",
+                     expected.name, cpl_tensor_device(tensor),
+                     cpl_comm_rank(plan->comm), plan->text, here);
+}
+
 static cpl_status check_tensor(const cpl_plan *plan, const cpl_tensor *tensor,
                                side expected)
 {
+    CPL_TRY(check_device(plan, tensor, expected));
     if (tensor->dtype == plan->dtype &&
         cpl_tensor_n_rows(tensor) == expected.n_rows &&
         cpl_tensor_width(tensor) == plan->width)
@@ -103,13 +127,6 @@ static side target_side(const cpl_plan *plan, const char *name)
     return (side){name, plan->n_target_rows, plan->target_digest};
 }
 
-static cpl_status need_trace(cpl_tensor *tensor)
-{
-    if (tensor->trace != NULL)
-        return CPL_OK;
-    return CPL_ALLOC(cpl_tensor_n_rows(tensor), &tensor->trace);
-}
-
 static cpl_status fly(const cpl_plan *plan, cpli_moves *moves, const void *src,
                       void *dst, bool add)
 {
@@ -126,7 +143,7 @@ static cpl_status take_off(cpl_plan *plan, const cpl_tensor *src,
     double since = cpl_clock();
     bool add = plan->is_adding;
     if (plan->is_traced)
-        CPL_TRY(need_trace(dst));
+        CPL_TRY(cpli_need_trace(dst));
     CPL_TRY(fly(plan, &plan->rows, src->data, dst->data, add));
     if (plan->is_traced)
         CPL_TRY(fly(plan, &plan->trace, src->trace, dst->trace, add));
@@ -174,53 +191,52 @@ cpl_status cpl_plan_start_adjoint(cpl_plan *plan, const cpl_tensor *d_dst,
 
 /* ---- executing: finish ---- */
 
-static void fill(const cpl_plan *plan, void *rows, int64_t bytes, int value)
-{
-    for (int64_t i = 0; i < plan->n_fills; i++)
-        memset((char *)rows + plan->fills[i].start * bytes, value,
-               (size_t)(plan->fills[i].length * bytes));
-}
-
 /* Rows that nobody sends to: 0 before a sum, 0 where a view has no source. */
-static void prepare_target(const cpl_plan *plan)
+static cpl_status prepare_target(const cpl_plan *plan)
 {
     cpl_tensor *target = plan->target;
     if (!plan->is_adjoint)
-        fill(plan, target->data, cpli_plan_row_bytes(plan), 0);
+        CPL_TRY(cpli_moves_fill(&plan->rows, target->data));
     else if (!plan->is_partition && !plan->is_accumulating)
-        memset(target->data, 0, cpl_tensor_bytes(target));
+        CPL_TRY(cpli_moves_clear(&plan->rows, target->data,
+                                 cpl_tensor_bytes(target)));
     if (plan->is_traced && plan->is_adding)
-        memset(target->trace, 0,
-               (size_t)cpl_tensor_n_rows(target) * sizeof(int64_t));
+        CPL_TRY(cpli_moves_clear(&plan->trace, target->trace,
+                                 (size_t)cpl_tensor_n_rows(target) *
+                                     sizeof(int64_t)));
+    return CPL_OK;
 }
 
 /* Of sums of positions; -1 where the copies were not of one position. */
-static void divide_trace(const cpl_plan *plan, cpl_tensor *target)
+static cpl_status divide_trace(const cpl_plan *plan, cpl_tensor *target)
 {
-    for (int64_t i = 0; i < cpl_tensor_n_rows(target); i++)
+    const cpli_device_ops *device = cpli_device_of(plan->rows.comm);
+    int64_t n = cpl_tensor_n_rows(target);
+    if (device != NULL)
+        return device->divide(plan->rows.comm, target->trace, n, plan->copies);
+    for (int64_t i = 0; i < n; i++)
         target->trace[i] = target->trace[i] % plan->copies == 0
                                ? target->trace[i] / plan->copies
                                : -1;
+    return CPL_OK;
 }
 
 /* What the target holds now, and where it came from. */
-static void mark_target(const cpl_plan *plan)
+static cpl_status mark_target(const cpl_plan *plan)
 {
     cpl_tensor *target = plan->target;
     if (!plan->has_marks || plan->is_accumulating)
-        return;
+        return CPL_OK;
     bool is_source = plan->is_adjoint;
     target->layout = is_source ? plan->source_digest : plan->target_digest;
     target->layout_kind = is_source ? plan->source_kind : plan->target_kind;
-    if (plan->is_traced) {
-        if (!plan->is_adjoint)
-            fill(plan, target->trace, sizeof(int64_t), 0xff); /* -1: none */
-        if (plan->is_adding)
-            divide_trace(plan, target);
-    } else {
-        cpli_free(target->trace);
-        target->trace = NULL;
+    if (!plan->is_traced) {
+        cpli_drop_trace(target);
+        return CPL_OK;
     }
+    if (!plan->is_adjoint)
+        CPL_TRY(cpli_moves_fill(&plan->trace, target->trace));
+    return plan->is_adding ? divide_trace(plan, target) : CPL_OK;
 }
 
 static void count(const cpl_plan *plan, double since)
@@ -241,11 +257,11 @@ cpl_status cpl_plan_finish(cpl_plan *plan)
         return cpli_fail(CPL_INVALID, "exchange: finish of %s before its start",
                          plan->text);
     plan->is_flying = false;
-    prepare_target(plan);
+    CPL_TRY(prepare_target(plan));
     CPL_TRY(cpli_moves_finish(&plan->rows));
     if (plan->is_traced)
         CPL_TRY(cpli_moves_finish(&plan->trace));
-    mark_target(plan);
+    CPL_TRY(mark_target(plan));
     count(plan, since);
     return CPL_OK;
 }

@@ -35,8 +35,25 @@ static cpl_status take_boxes(cpli_moves *moves)
     return CPL_OK;
 }
 
+static void release_recipe(cpli_moves *moves, cpli_recipe *recipe)
+{
+    const cpli_device_ops *device = cpli_device_of(moves->comm);
+    for (int i = 0; i < recipe->n_legs; i++)
+        cpli_transfer_release(moves->comm, &recipe->legs[i].transfer);
+    if (device == NULL)
+        return;
+    device->release(moves->comm, &recipe->load);
+    device->release(moves->comm, &recipe->unload);
+}
+
 void cpli_moves_destroy(cpli_moves *moves)
 {
+    if (moves->comm == NULL)
+        return; /* nothing was made yet */
+    for (int mode = 0; mode < CPLI_N_MODES; mode++)
+        release_recipe(moves, &moves->recipes[mode]);
+    if (cpli_device_of(moves->comm) != NULL)
+        cpli_device_of(moves->comm)->release(moves->comm, &moves->fills);
     for (int i = 0; i < moves->n_lists; i++)
         cpli_free(moves->lists[i]);
     if (moves->outbox != NULL)
@@ -139,18 +156,40 @@ static cpli_task turned(const cpli_task *task)
 
 /* ---- recipes ---- */
 
+static cpl_status reserve_list(const cpli_moves *moves, cpli_carries *list)
+{
+    const cpli_device_ops *device = cpli_device_of(moves->comm);
+    return device == NULL ? CPL_OK : device->reserve(moves->comm, list);
+}
+
 static cpl_status prepare(const cpl_plan *plan, cpli_task task, cpli_mode mode)
 {
     cpli_recipe *recipe = &task.moves->recipes[mode];
     task.combine = mode == CPLI_BACK_ADDING ? CPLI_ADD : CPLI_COPY;
-    recipe->combine = task.combine;
-    recipe->dtype = task.dtype;
-    recipe->is_large = task.is_large;
+    recipe->load =
+        (cpli_carries){.dtype = task.dtype, .is_large = task.is_large};
+    recipe->unload = recipe->load;
+    recipe->unload.combine = task.combine;
     CPL_TRY(plan->method->prepare(&task, recipe));
     for (int i = 0; i < recipe->n_legs; i++)
         CPL_TRY(
             cpli_transfer_reserve(task.moves->comm, &recipe->legs[i].transfer));
-    return CPL_OK;
+    CPL_TRY(reserve_list(task.moves, &recipe->load));
+    return reserve_list(task.moves, &recipe->unload);
+}
+
+static cpl_status prepare_fills(const cpl_plan *plan, const cpli_task *task,
+                                int value)
+{
+    cpli_carries *fills = &task->moves->fills;
+    *fills = (cpli_carries){.combine = CPLI_FILL, .fill = value};
+    CPL_TRY(CPLI_LIST(task, plan->n_fills, &fills->items));
+    fills->n = plan->n_fills;
+    for (int64_t i = 0; i < fills->n; i++)
+        fills->items[i] =
+            (cpli_carry){.to_offset = plan->fills[i].start * task->row_bytes,
+                         .bytes = plan->fills[i].length * task->row_bytes};
+    return reserve_list(task->moves, fills);
 }
 
 static cpl_status prepare_out_of_place(const cpl_plan *plan,
@@ -195,6 +234,7 @@ cpl_status cpli_moves_prepare(const cpl_plan *plan, cpl_route *route,
     CPL_TRY(prepare_out_of_place(plan, part, task, row.is_added));
     if (plan->is_in_place)
         CPL_TRY(prepare_in_place(plan, task));
+    CPL_TRY(prepare_fills(plan, &task, row.fill));
     return take_boxes(out);
 }
 

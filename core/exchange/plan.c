@@ -240,8 +240,9 @@ static cpl_status take_moves(cpl_plan *plan, cpl_route *route,
                              const cpl_route_part *part)
 {
     cpli_row row = {plan->dtype, cpli_plan_row_bytes(plan),
-                    cpli_can_add(plan->dtype)};
-    cpli_row trace = {CPL_I64, sizeof(int64_t), plan->copies > 0};
+                    cpli_can_add(plan->dtype), 0};
+    /* -1: no position */
+    cpli_row trace = {CPL_I64, sizeof(int64_t), plan->copies > 0, 0xff};
     CPL_TRY(cpli_moves_prepare(plan, route, part, row, &plan->rows));
     if (plan->has_marks)
         CPL_TRY(cpli_moves_prepare(plan, route, part, trace, &plan->trace));

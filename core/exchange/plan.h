@@ -69,6 +69,7 @@ typedef struct cpli_row {
     cpl_dtype dtype;
     int64_t bytes;
     bool is_added; /* by some execution */
+    int fill;      /* the byte of rows without a source */
 } cpli_row;
 
 /* Local. The recipes of the plan's method for one size of row; the plan says

@@ -19,13 +19,6 @@ void cpli_carrier_destroy(cpli_carrier *carrier)
     *carrier = (cpli_carrier){0};
 }
 
-cpl_status cpli_need_trace(cpl_tensor *tensor)
-{
-    if (tensor->trace != NULL)
-        return CPL_OK;
-    return CPL_ALLOC(cpl_tensor_n_rows(tensor), &tensor->trace);
-}
-
 static cpl_tensor trace_of(const cpl_tensor *tensor)
 {
     return (cpl_tensor){.data = tensor->trace,

@@ -28,7 +28,4 @@ cpl_status cpli_carrier_start(cpli_carrier *carrier, const cpl_tensor *src,
                               cpl_tensor *dst, bool traced);
 cpl_status cpli_carrier_finish(cpli_carrier *carrier);
 
-/* Makes room for a trace, once. */
-cpl_status cpli_need_trace(cpl_tensor *tensor);
-
 #endif

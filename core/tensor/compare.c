@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base.h"
+#include "comm/comm.h"
 
 /* A norm whose squares vanished is still not 0. */
 static double norm_of(double squares, double largest)
@@ -55,6 +56,10 @@ cpl_status cpl_tensor_difference(const cpl_tensor *x,
                          (long long)n_rows, (long long)cpl_tensor_width(x),
                          (long long)n_reference,
                          (long long)cpl_tensor_width(reference));
+    if (cpli_device_of(x->comm) != NULL ||
+        cpli_device_of(reference->comm) != NULL)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "compare: tensors of a device: download them first");
     cpl_difference sum = {0};
     for (int64_t i = 0; i < n_rows; i++) {
         int64_t row = rows != NULL ? rows[i] : i;

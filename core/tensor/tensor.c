@@ -3,8 +3,11 @@
  * the transport of its comm) or wraps somebody else's; as an activation it
  * also knows whose rows it holds.
  */
+#include <stdio.h>
+
 #include "base.h"
 #include "comm/comm.h"
+#include "tensor.h"
 #include "trace/trace.h"
 
 static cpl_status check_shape(cpl_dtype dtype, int n_dims, const int64_t *shape)
@@ -71,11 +74,13 @@ void cpl_tensor_destroy(cpl_tensor *tensor)
 {
     if (tensor == NULL)
         return;
+    cpli_drop_trace(tensor);
+    if (tensor->spare != NULL)
+        cpli_comm_free(tensor->comm, tensor->spare);
     if (tensor->comm != NULL)
         cpli_comm_free(tensor->comm, tensor->block);
     else
         cpli_free(tensor->block);
-    cpli_free(tensor->trace);
     cpli_free(tensor);
 }
 
@@ -103,11 +108,79 @@ size_t cpl_tensor_bytes(const cpl_tensor *tensor)
            cpl_dtype_bytes(tensor->dtype);
 }
 
-static cpl_status need_trace(cpl_tensor *tensor)
+const char *cpl_tensor_device(const cpl_tensor *tensor)
 {
+    static _Thread_local char text[64];
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    if (device == NULL)
+        return "cpu";
+    snprintf(text, sizeof text, "%s %d", device->name,
+             device->number(tensor->comm));
+    return text;
+}
+
+/* ---- traces ---- */
+
+cpl_status cpli_need_trace(cpl_tensor *tensor)
+{
+    int64_t n = cpl_tensor_n_rows(tensor);
     if (tensor->trace != NULL)
         return CPL_OK;
-    return CPL_ALLOC(cpl_tensor_n_rows(tensor), &tensor->trace);
+    if (cpli_device_of(tensor->comm) == NULL)
+        return CPL_ALLOC(n, &tensor->trace);
+    if (tensor->spare == NULL)
+        CPL_TRY(cpli_comm_alloc(tensor->comm, (size_t)n * sizeof(int64_t),
+                                (void **)&tensor->spare));
+    tensor->trace = tensor->spare;
+    tensor->spare = NULL;
+    return CPL_OK;
+}
+
+void cpli_drop_trace(cpl_tensor *tensor)
+{
+    if (cpli_device_of(tensor->comm) == NULL)
+        cpli_free(tensor->trace);
+    else if (tensor->trace != NULL)
+        tensor->spare = tensor->trace;
+    tensor->trace = NULL;
+}
+
+cpl_status cpl_tensor_get_trace(const cpl_tensor *tensor, int64_t *out)
+{
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    size_t bytes = (size_t)cpl_tensor_n_rows(tensor) * sizeof *out;
+    if (tensor->trace == NULL)
+        return cpli_fail(CPL_INVALID, "tensor: its rows are not traced");
+    if (device != NULL)
+        return device->download(tensor->comm, out, tensor->trace, bytes);
+    memcpy(out, tensor->trace, bytes);
+    return CPL_OK;
+}
+
+cpl_status cpl_tensor_set_trace(cpl_tensor *tensor, const int64_t *positions)
+{
+    size_t bytes = (size_t)cpl_tensor_n_rows(tensor) * sizeof *positions;
+    CPL_TRY(cpli_need_trace(tensor));
+    if (cpli_device_of(tensor->comm) != NULL)
+        return cpli_device_of(tensor->comm)
+            ->upload(tensor->comm, tensor->trace, positions, bytes);
+    memcpy(tensor->trace, positions, bytes);
+    return CPL_OK;
+}
+
+static cpl_status trace_layout(cpl_tensor *tensor, const cpl_layout *layout,
+                               int rank)
+{
+    CPL_TRY(cpli_need_trace(tensor));
+    if (cpli_device_of(tensor->comm) == NULL)
+        return cpl_layout_positions(layout, rank, tensor->trace);
+    int64_t *positions;
+    CPL_TRY(CPL_ALLOC(cpl_tensor_n_rows(tensor), &positions));
+    cpl_status status = cpl_layout_positions(layout, rank, positions);
+    if (status == CPL_OK)
+        status = cpl_tensor_set_trace(tensor, positions);
+    cpli_free(positions);
+    return status;
 }
 
 cpl_status cpl_tensor_mark(cpl_tensor *tensor, const cpl_layout *layout,
@@ -120,13 +193,10 @@ cpl_status cpl_tensor_mark(cpl_tensor *tensor, const cpl_layout *layout,
                          "tensor: %lld rows, but rank %d has %lld in %s",
                          (long long)cpl_tensor_n_rows(tensor), rank,
                          (long long)n_local, cpl_layout_describe(layout));
-    if (traced) {
-        CPL_TRY(need_trace(tensor));
-        CPL_TRY(cpl_layout_positions(layout, rank, tensor->trace));
-    } else {
-        cpli_free(tensor->trace);
-        tensor->trace = NULL;
-    }
+    if (traced)
+        CPL_TRY(trace_layout(tensor, layout, rank));
+    else
+        cpli_drop_trace(tensor);
     cpl_tensor_remark(tensor, layout);
     return CPL_OK;
 }
@@ -143,6 +213,30 @@ void cpl_tensor_remark(cpl_tensor *tensor, const cpl_layout *layout)
     tensor->layout_kind = cpl_layout_kind(layout);
 }
 
+/* Between a device and the host, or two devices, only uploads and downloads go.
+ */
+static cpl_status check_same_device(const cpl_tensor *dst,
+                                    const cpl_tensor *src)
+{
+    char place[64];
+    if (cpli_device_of(dst->comm) == cpli_device_of(src->comm) &&
+        (cpli_device_of(dst->comm) == NULL || dst->comm == src->comm))
+        return CPL_OK;
+    snprintf(place, sizeof place, "%s", cpl_tensor_device(src));
+    return cpli_fail(CPL_MISMATCH, "tensor: a copy from %s to %s", place,
+                     cpl_tensor_device(dst));
+}
+
+static cpl_status copy_bytes(const cpl_tensor *dst, void *to, const void *from,
+                             size_t bytes)
+{
+    const cpli_device_ops *device = cpli_device_of(dst->comm);
+    if (device != NULL)
+        return device->copy(dst->comm, to, from, bytes);
+    memcpy(to, from, bytes);
+    return CPL_OK;
+}
+
 cpl_status cpl_tensor_mark_like(cpl_tensor *tensor, const cpl_tensor *other)
 {
     int64_t n_rows = cpl_tensor_n_rows(tensor);
@@ -150,12 +244,13 @@ cpl_status cpl_tensor_mark_like(cpl_tensor *tensor, const cpl_tensor *other)
         return cpli_fail(CPL_MISMATCH, "tensor: %lld rows, not %lld",
                          (long long)n_rows,
                          (long long)cpl_tensor_n_rows(other));
+    CPL_TRY(check_same_device(tensor, other));
     if (other->trace != NULL) {
-        CPL_TRY(need_trace(tensor));
-        memcpy(tensor->trace, other->trace, (size_t)n_rows * sizeof(int64_t));
+        CPL_TRY(cpli_need_trace(tensor));
+        CPL_TRY(copy_bytes(tensor, tensor->trace, other->trace,
+                           (size_t)n_rows * sizeof(int64_t)));
     } else {
-        cpli_free(tensor->trace);
-        tensor->trace = NULL;
+        cpli_drop_trace(tensor);
     }
     tensor->layout = other->layout;
     tensor->layout_kind = other->layout_kind;
@@ -168,17 +263,45 @@ cpl_status cpl_tensor_copy(cpl_tensor *dst, const cpl_tensor *src)
         memcmp(dst->shape, src->shape,
                (size_t)src->n_dims * sizeof *src->shape) != 0)
         return cpli_fail(CPL_MISMATCH, "tensor: copy between two shapes");
-    memcpy(dst->data, src->data, cpl_tensor_bytes(src));
+    CPL_TRY(check_same_device(dst, src));
+    return copy_bytes(dst, dst->data, src->data, cpl_tensor_bytes(src));
+}
+
+cpl_status cpl_tensor_fill(cpl_tensor *tensor, double value)
+{
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    int64_t n = cpl_tensor_n_elements(tensor);
+    if (device != NULL) {
+        uint64_t element = 0;
+        cpl_dtype_store(tensor->dtype, &element, 0, value);
+        return device->fill(tensor->comm, tensor->data, &element,
+                            cpl_dtype_bytes(tensor->dtype), n);
+    }
+    if (value == 0) { /* all bits 0 in every dtype; the common case */
+        memset(tensor->data, 0, cpl_tensor_bytes(tensor));
+        return CPL_OK;
+    }
+    for (int64_t i = 0; i < n; i++)
+        cpl_dtype_store(tensor->dtype, tensor->data, i, value);
     return CPL_OK;
 }
 
-void cpl_tensor_fill(cpl_tensor *tensor, double value)
+cpl_status cpl_tensor_upload(cpl_tensor *tensor, const void *data)
 {
-    if (value == 0) { /* all bits 0 in every dtype; the common case */
-        memset(tensor->data, 0, cpl_tensor_bytes(tensor));
-        return;
-    }
-    int64_t n = cpl_tensor_n_elements(tensor);
-    for (int64_t i = 0; i < n; i++)
-        cpl_dtype_store(tensor->dtype, tensor->data, i, value);
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    size_t bytes = cpl_tensor_bytes(tensor);
+    if (device != NULL)
+        return device->upload(tensor->comm, tensor->data, data, bytes);
+    memcpy(tensor->data, data, bytes);
+    return CPL_OK;
+}
+
+cpl_status cpl_tensor_download(const cpl_tensor *tensor, void *out)
+{
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    size_t bytes = cpl_tensor_bytes(tensor);
+    if (device != NULL)
+        return device->download(tensor->comm, out, tensor->data, bytes);
+    memcpy(out, tensor->data, bytes);
+    return CPL_OK;
 }

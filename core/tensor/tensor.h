@@ -4,6 +4,12 @@
 
 #include "cplab.h"
 
+/* Local. Takes memory for a trace where the tensor has none. Errors: MEMORY. */
+cpl_status cpli_need_trace(cpl_tensor *tensor);
+/* Local. Takes the trace away. On a device its memory stays with the tensor:
+ * giving it back would wait for the device. */
+void cpli_drop_trace(cpl_tensor *tensor);
+
 /* Compares the trace of `tensor`, which must have one, with runs (fill: -1);
  * counts the wrong rows and keeps the first sentence. */
 void cpli_trace_runs(const cpl_tensor *tensor, const cpl_run *runs,

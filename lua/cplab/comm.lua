@@ -43,7 +43,8 @@ function Comm:size()
     return C.cpl_comm_size(self._ptr)
 end
 
---- The name of the transport: "local", "mpi", "self".
+--- The name of the transport: "local", "mpi", "self"; of ranks whose rows are on devices "cuda",
+-- "cuda-emulated", "nccl".
 function Comm:transport()
     return ffi.string(C.cpl_comm_transport(self._ptr))
 end
@@ -89,8 +90,15 @@ end
 --- Collective. Sums a tensor over all ranks, in place.
 -- @tparam Tensor tensor of f64, f32, i64 or i32, of one size on every rank
 function Comm:sum_tensor(tensor)
-    local t = tensor._ptr
-    clib.check(C.cpl_comm_sum(self._ptr, t.data, C.cpl_tensor_n_elements(t), t.dtype), 2)
+    local t, n = tensor._ptr, C.cpl_tensor_n_elements(tensor._ptr)
+    if ffi.string(C.cpl_tensor_device(t)) == "cpu" then
+        clib.check(C.cpl_comm_sum(self._ptr, t.data, n, t.dtype), 2)
+        return tensor
+    end
+    local data = ffi.new("char[?]", C.cpl_tensor_bytes(t))
+    clib.check(C.cpl_tensor_download(t, data), 2)
+    clib.check(C.cpl_comm_sum(self._ptr, data, n, t.dtype), 2)
+    clib.check(C.cpl_tensor_upload(t, data), 2)
     return tensor
 end
 

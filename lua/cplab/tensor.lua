@@ -36,6 +36,11 @@ function M.live_in(comm)
     memory = comm
 end
 
+--- The `cpl_comm *` that `live_in` last gave, or nil.
+function M.memory()
+    return memory
+end
+
 --- A tensor of zeros.
 -- @tparam {int,...} shape 1 to 6 dimensions, each >= 0
 -- @tparam ?string dtype "f64" (the default), "f32", "bf16", "i64" or "i32"
@@ -68,13 +73,15 @@ function M.from(list, shape, dtype)
     if #list ~= n then
         error(("tensor.from: %d numbers for shape %s of %d"):format(#list, tensor:describe(), n), 2)
     end
+    local code, data = tensor._ptr.dtype, ffi.new("char[?]", C.cpl_tensor_bytes(tensor._ptr))
     for i = 1, n do
         if type(list[i]) ~= "number" then
             error(("tensor.from: entry %d is %s, not a number"):format(i, args.show(list[i])), 2)
         end
         check_range(tensor:dtype(), i, list[i])
-        C.cpl_dtype_store(tensor._ptr.dtype, tensor._ptr.data, i - 1, list[i])
+        C.cpl_dtype_store(code, data, i - 1, list[i])
     end
+    clib.check(C.cpl_tensor_upload(tensor._ptr, data), 2)
     return tensor
 end
 
@@ -118,14 +125,25 @@ end
 --- Every number in one flat list, row-major.
 function Tensor:totable()
     local list, ptr = {}, self._ptr
+    local data = ffi.new("char[?]", C.cpl_tensor_bytes(ptr))
+    clib.check(C.cpl_tensor_download(ptr, data), 2)
     for i = 1, self:n_elements() do
-        list[i] = C.cpl_dtype_load(ptr.dtype, ptr.data, i - 1)
+        list[i] = C.cpl_dtype_load(ptr.dtype, data, i - 1)
     end
     return list
 end
 
+--- Where it lies: "cpu", or a device and its number, "cuda 0".
+function Tensor:device()
+    return ffi.string(C.cpl_tensor_device(self._ptr))
+end
+
 --- A typed pointer to the first number. It does not keep the tensor alive.
+-- @raise the tensor lies on a device
 function Tensor:pointer()
+    if self:device() ~= "cpu" then
+        error(("tensor.pointer: the tensor lies on %s"):format(self:device()), 2)
+    end
     return ffi.cast(dtype_ctypes[self:dtype()] or "void *", self._ptr.data)
 end
 
@@ -142,7 +160,7 @@ function Tensor:fill(value)
     if type(value) ~= "number" then
         error(("tensor.fill: %s is not a number"):format(args.show(value)), 2)
     end
-    C.cpl_tensor_fill(self._ptr, value)
+    clib.check(C.cpl_tensor_fill(self._ptr, value), 2)
     return self
 end
 

@@ -16,15 +16,46 @@ local Tensor = {}
 Tensor.__index = Tensor
 
 --- A tensor of n_rows rows of `width` elements, with what the Lua face of an exchange needs; in
--- the memory of `comm`, or in the heap's.
+-- the memory of `comm`, or in the heap's. Where rows are on a device all are in the rank's memory
+-- there, and the host has a picture of them.
 function M.tensor(dtype, n_rows, width, comm)
     local shape = ffi.new("int64_t[2]", n_rows, width)
+    local memory = comm and comm._ptr or M.device_memory()
     local ptr = clib.create("cpl_tensor", C.cpl_tensor_destroy, 2, C.cpl_tensor_create,
-        clib.dtypes[dtype], 2, shape, comm and comm._ptr)
+        clib.dtypes[dtype], 2, shape, memory)
+    local bytes = tonumber(C.cpl_tensor_bytes(ptr))
     return setmetatable({
-        _ptr = ptr, dtype = dtype, n_rows = n_rows, width = width,
-        bits = ffi.cast(bits[dtype] .. " *", ptr.data),
+        _ptr = ptr, dtype = dtype, n_rows = n_rows, width = width, bytes = bytes,
+        picture = ffi.new("uint64_t[?]", math.ceil(bytes / 8) + 1),
     }, Tensor)
+end
+
+--- The rank's comm where its memory is on a device, else nil: the heap's.
+function M.device_memory()
+    local memory = require("cplab.tensor").memory()
+    if memory == nil then return nil end
+    local name = ffi.string(C.cpl_comm_transport(memory))
+    return (name ~= "local" and name ~= "mpi" and name ~= "self") and memory or nil
+end
+
+--- The elements as they are now, as unsigned integers of their bits; a picture.
+function Tensor:look()
+    clib.check(C.cpl_tensor_download(self._ptr, self.picture), 2)
+    return ffi.cast(bits[self.dtype] .. " *", self.picture)
+end
+
+--- Makes the tensor what the picture is.
+function Tensor:show()
+    clib.check(C.cpl_tensor_upload(self._ptr, self.picture), 2)
+    return self
+end
+
+--- The trace as it is now: n_rows positions (a picture), or nil.
+function Tensor:trace()
+    if self._ptr.trace == nil then return nil end
+    local trace = ffi.new("int64_t[?]", self.n_rows + 1)
+    clib.check(C.cpl_tensor_get_trace(self._ptr, trace), 2)
+    return trace
 end
 
 --- The bits of column `column` of the row of a position; fill (-1) is 0.
@@ -34,22 +65,23 @@ end
 
 --- Fills the rows with those of `positions` (a Lua list, -1 for fill).
 function Tensor:fill_positions(positions)
+    local row = ffi.cast(bits[self.dtype] .. " *", self.picture)
     for slot = 0, self.n_rows - 1 do
         for column = 0, self.width - 1 do
-            self.bits[slot * self.width + column] =
-                bits_at(positions[slot + 1], self.width, column)
+            row[slot * self.width + column] = bits_at(positions[slot + 1], self.width, column)
         end
     end
-    return self
+    return self:show()
 end
 
 --- The first slot whose row is not that of its position, or nil.
 function Tensor:first_wrong(positions)
     local limit = self.dtype == "bf16" and 65536 or 2 ^ 53
+    local row = self:look()
     for slot = 0, self.n_rows - 1 do
         for column = 0, self.width - 1 do
             local expected = bits_at(positions[slot + 1], self.width, column) % limit
-            if self.bits[slot * self.width + column] ~= expected then
+            if row[slot * self.width + column] ~= expected then
                 return slot
             end
         end
@@ -58,7 +90,7 @@ end
 
 --- The first slot whose trace is not its position, or nil; without a trace slot 0 is wrong.
 function Tensor:first_untraced(positions)
-    local trace = self._ptr.trace
+    local trace = self:trace()
     for slot = 0, self.n_rows - 1 do
         if trace == nil or trace[slot] ~= positions[slot + 1] then
             return slot
@@ -68,15 +100,16 @@ end
 
 --- Sets every bit, so that a row that nothing was written to is no row of any position.
 function Tensor:poison()
-    ffi.fill(self._ptr.data, C.cpl_tensor_bytes(self._ptr), 0xee)
-    return self
+    ffi.fill(self.picture, self.bytes, 0xee)
+    return self:show()
 end
 
 --- All elements as Lua numbers.
 function Tensor:values()
     local list = {}
+    self:look()
     for i = 0, self.n_rows * self.width - 1 do
-        list[i + 1] = C.cpl_dtype_load(self._ptr.dtype, self._ptr.data, i)
+        list[i + 1] = C.cpl_dtype_load(self._ptr.dtype, self.picture, i)
     end
     return list
 end
@@ -84,9 +117,15 @@ end
 --- Sets element i (from 0) to f(i).
 function Tensor:set(f)
     for i = 0, self.n_rows * self.width - 1 do
-        C.cpl_dtype_store(self._ptr.dtype, self._ptr.data, i, f(i))
+        C.cpl_dtype_store(self._ptr.dtype, self.picture, i, f(i))
     end
-    return self
+    return self:show()
+end
+
+--- Its bytes as a string.
+function Tensor:contents()
+    self:look()
+    return ffi.string(self.picture, self.bytes)
 end
 
 function Tensor:mark(layout, rank, traced)

@@ -11,6 +11,15 @@ local buffer = require "string.buffer"
 
 local M = { deadline = 20 }
 
+-- CPLAB_TRANSPORT=cuda-emulated (or cuda, or cuda-emulated+nccl) has all ranks of all specs keep
+-- their rows on devices.
+local function use_device(words)
+    local clib = require "clib"
+    local device, transport = words:match "^([^+]+)%+?(.*)$"
+    clib.check(clib.C.cpl_host_use_device(device, transport ~= "" and transport or nil))
+end
+use_device(os.getenv "CPLAB_TRANSPORT" or "cpu")
+
 --- How many ranks can be had: what mpirun started, or 8 threads.
 function M.world()
     local n = require("clib").C.cpl_host_n_processes()
@@ -29,6 +38,11 @@ end
 --- busted's `it` where n ranks can be had; else what takes a spec and forgets it.
 function M.with(n, it)
     return n <= M.world() and it or function() end
+end
+
+--- Where rows of ranks are: "cpu", "cuda", "cuda-emulated".
+function M.device()
+    return (os.getenv "CPLAB_TRANSPORT" or "cpu"):match "^[^+]+"
 end
 
 --- How a run's ranks exchange bytes: "local" or "mpi".

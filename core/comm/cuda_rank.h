@@ -1,0 +1,113 @@
+/*
+ * cuda_rank.h: one rank's CUDA device, as the files of the plug-in share it:
+ * the transports (cuda.c, nccl.c), their tables (cuda_table.c), and the memory
+ * behind tensors (tensor/cuda.c).
+ *
+ * A rank has one stream, and all of its work is in the order of that stream.
+ * Only the rank's thread puts work there.
+ */
+#ifndef CPLI_CUDA_RANK_H
+#define CPLI_CUDA_RANK_H
+
+#include <cuda_runtime_api.h>
+
+#include "comm.h"
+#include "cuda.h"
+
+enum { CPLI_CUDA_NAMES = 8 };
+
+/* Memory of the device; CUDA does not tell its size. */
+typedef struct cpli_cuda_block {
+    void *memory;
+    size_t bytes;
+} cpli_cuda_block;
+
+typedef struct cpli_cuda {
+    int number; /* of the device */
+    cudaStream_t stream;
+    /* The kernels launched since the last wait, each once: CUDA tells of an
+     * error in one of them when it is too late to know which. */
+    const char *kernels[CPLI_CUDA_NAMES];
+    int n_kernels;
+    cpli_cuda_block *blocks;
+    int64_t n_blocks, room;
+} cpli_cuda;
+
+static inline cpli_cuda *cpli_cuda_of(const cpl_comm *comm)
+{
+    return comm->device;
+}
+
+/* ---- a rank's device (cuda_rank.c) ---- */
+
+/* How many devices there are. UNSUPPORTED: none, and why. */
+cpl_status cpli_cuda_count(int *out);
+/* Makes `number` this thread's device, with a stream. */
+cpl_status cpli_cuda_open(cpli_cuda *device, int number);
+void cpli_cuda_close(cpli_cuda *device);
+
+/* OK; or what CUDA says, of what was being done ("a copy"), and which kernels
+ * it may be about. */
+cpl_status cpli_cuda_check(const cpli_cuda *device, cudaError_t error,
+                           const char *doing);
+/* The same after a launch of the kernel `name`. */
+cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name);
+/* Waits for the stream; counts a host_sync. */
+cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing);
+/* The first words of every sentence: "cuda". */
+extern const char cpli_cuda_name[];
+
+/* Counted memory of the device, zeroed in the order of the stream. */
+cpl_status cpli_cuda_alloc(cpl_comm *comm, size_t bytes, void **out);
+/* Waits for all that others may still do with it. */
+void cpli_cuda_free(cpl_comm *comm, void *memory);
+cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,
+                            size_t bytes);
+
+/* ---- tables (cuda_table.c) ---- */
+
+/*
+ * A list of pieces in the device's memory, cut into launches of at most
+ * CPL_CUDA_BASES bases. Where pieces come from may be learnt late: then the
+ * table is sent to the device when it is used.
+ */
+typedef struct cpli_table cpli_table;
+
+/* Bytes from one place to the only target. */
+typedef struct cpli_end {
+    int64_t from, to, bytes;
+    int place; /* the number of the base of `from`; they never fall, or are
+                  all below CPL_CUDA_BASES */
+} cpli_end;
+
+/* Copies the n ends. NULL where nothing is to be moved. `late`: what they come
+ * from may still change (COPY only). Errors: MEMORY, SYSTEM. */
+cpl_status cpli_table_create(cpl_comm *comm, const cpli_end *ends, int64_t n,
+                             const cpli_carries *like, bool late,
+                             cpli_table **out);
+void cpli_table_destroy(cpl_comm *comm, cpli_table *table);
+/* Of a late one: end i comes from there. */
+cpl_status cpli_table_set_from(cpl_comm *comm, cpli_table *table, int64_t i,
+                               int64_t from);
+/* Enqueues the moves; bases by place. */
+cpl_status cpli_table_launch(cpl_comm *comm, cpli_table *table,
+                             void *const *bases, void *target);
+/* A table for a transfer's receives: a base a rank. */
+cpl_status cpli_table_of_transfer(cpl_comm *comm, cpli_transfer *transfer);
+
+/* ---- the two transports, and what tensors ask (tensor/cuda.c) ---- */
+
+/* Collective over rank threads: they reach each other's memory. */
+cpl_status cpli_direct_join(cpl_comm *host, const cpli_device_ops *ops,
+                            cpl_comm **out);
+void cpli_direct_part(cpl_comm *comm);
+bool cpli_is_direct(const cpl_comm *comm);
+/* Collective: a device for each rank. */
+cpl_status cpli_nccl_join(cpl_comm *host, const cpli_device_ops *ops,
+                          cpl_comm **out);
+void cpli_nccl_leave(cpl_comm *comm, bool failed);
+void cpli_nccl_part(cpl_comm *comm);
+/* The version of the library, 0 where there is none; `why`: a sentence. */
+int cpli_nccl_version(char *why, size_t room);
+
+#endif

@@ -1,0 +1,380 @@
+/*
+ * cuda_table.c: lists of pieces as the kernels of exchanges read them. A table
+ * is one block of the device's memory; the host keeps the same block, to find
+ * its parts, and to send it again where pieces move.
+ */
+#include "cuda_rank.h"
+
+#include "exchange/sums.h"
+
+/* One launch: the pieces (or sums) of consecutive places. */
+typedef struct batch {
+    int first_place, n_places;
+    int64_t first, n_ends; /* of the table's ends */
+    int64_t n_items;       /* pieces, or sums */
+    int64_t n_tiles;
+    /* where the parts lie, from the beginning of the block */
+    size_t count, items, sources, tile_ends;
+} batch;
+
+struct cpli_table {
+    cpli_combine combine;
+    cpl_dtype dtype;
+    int fill;
+    int unit;
+    bool is_late;
+    bool is_changed; /* the host's block is newer */
+    int64_t n_ends;
+    cpl_cuda_piece *pieces; /* of the ends; a peer is a place of its batch */
+    batch *batches;
+    int n_batches;
+    size_t bytes;
+    char *here; /* the block on the host: pinned where it is late */
+    void *there;
+    cudaEvent_t sent; /* late: the last upload */
+};
+
+/* ---- making: what each launch has ---- */
+
+/* Cuts the ends where a place is too far from the first of its batch. */
+static cpl_status cut(cpli_table *table, const cpli_end *ends)
+{
+    CPL_TRY(CPL_ALLOC(table->n_ends, &table->batches));
+    for (int64_t i = 0; i < table->n_ends; i++) {
+        int place = ends[i].place;
+        batch *last = &table->batches[table->n_batches - 1];
+        if (i == 0 || place >= last->first_place + CPL_CUDA_BASES) {
+            last = &table->batches[table->n_batches++];
+            *last =
+                (batch){.first_place = place / CPL_CUDA_BASES * CPL_CUDA_BASES,
+                        .first = i};
+        }
+        last->n_places =
+            (int)cpli_max(last->n_places, place - last->first_place + 1);
+        last->n_ends++;
+    }
+    return CPL_OK;
+}
+
+static cpl_status list_pieces(cpli_table *table, const cpli_end *ends)
+{
+    CPL_TRY(CPL_ALLOC(table->n_ends, &table->pieces));
+    for (int64_t i = 0; i < table->n_ends; i++)
+        table->pieces[i] =
+            (cpl_cuda_piece){.from = ends[i].from,
+                             .to = ends[i].to,
+                             .bytes = ends[i].bytes,
+                             .peer = ends[i].place % CPL_CUDA_BASES};
+    return CPL_OK;
+}
+
+/* The largest power of two, up to 16, that divides all that is moved. */
+static int unit_of(const cpli_table *table)
+{
+    int64_t all = 16;
+    for (int64_t i = 0; i < table->n_ends; i++)
+        all |= table->pieces[i].from | table->pieces[i].to |
+               table->pieces[i].bytes;
+    return (int)(all & -all);
+}
+
+/* ---- making: the block ---- */
+
+/* Takes `bytes` at the end of the block; the place is where it begins. */
+static size_t place_in(cpli_table *table, size_t bytes)
+{
+    size_t at = table->bytes;
+    table->bytes += (bytes + 15) / 16 * 16;
+    return at;
+}
+
+static void place_lists(cpli_table *table, const cpli_sums *sums)
+{
+    for (int i = 0; i < table->n_batches; i++) {
+        batch *one = &table->batches[i];
+        bool is_sum = table->combine == CPLI_ADD;
+        size_t item = is_sum ? sizeof(cpl_cuda_sum) : sizeof(cpl_cuda_piece);
+        one->n_items = is_sum ? sums[i].n_sums : one->n_ends;
+        size_t n = (size_t)one->n_items;
+        one->count = place_in(table, sizeof(int64_t));
+        one->items = place_in(table, n * item);
+        one->tile_ends = place_in(table, n * sizeof(int64_t));
+        if (is_sum)
+            one->sources = place_in(table, (size_t)sums[i].n_sources *
+                                               sizeof(cpl_cuda_source));
+    }
+}
+
+static void copy_sums(char *block, const batch *one, const cpli_sums *sums)
+{
+    size_t n = (size_t)sums->n_sums;
+    memcpy(block + one->items, sums->sums, n * sizeof *sums->sums);
+    memcpy(block + one->tile_ends, sums->tile_ends, n * sizeof(int64_t));
+    memcpy(block + one->sources, sums->sources,
+           (size_t)sums->n_sources * sizeof *sums->sources);
+}
+
+static void copy_pieces(const cpli_table *table, const batch *one)
+{
+    memcpy(table->here + one->items, table->pieces + one->first,
+           (size_t)one->n_items * sizeof *table->pieces);
+}
+
+static void write_lists(cpli_table *table, const cpli_sums *sums)
+{
+    for (int i = 0; i < table->n_batches; i++) {
+        batch *one = &table->batches[i];
+        int64_t *ends = (int64_t *)(table->here + one->tile_ends);
+        memcpy(table->here + one->count, &one->n_items, sizeof one->n_items);
+        if (table->combine == CPLI_ADD)
+            copy_sums(table->here, one, &sums[i]);
+        else {
+            copy_pieces(table, one);
+            cpl_cuda_tiles(table->pieces + one->first, one->n_items, ends);
+        }
+        one->n_tiles = one->n_items > 0 ? ends[one->n_items - 1] : 0;
+    }
+}
+
+static cpl_status take_block(cpl_comm *comm, cpli_table *table)
+{
+    cpli_cuda *device = cpli_cuda_of(comm);
+    CPL_TRY(cpli_cuda_alloc(comm, table->bytes, &table->there));
+    if (!table->is_late)
+        return CPL_ALLOC(table->bytes, &table->here);
+    CPL_TRY(cpli_cuda_check(
+        device, cudaEventCreateWithFlags(&table->sent, cudaEventDisableTiming),
+        "making an event"));
+    return cpli_cuda_check(device,
+                           cudaMallocHost((void **)&table->here, table->bytes),
+                           "taking pinned memory");
+}
+
+static cpl_status make_sums(const cpli_table *table, cpli_sums *out)
+{
+    for (int i = 0; table->combine == CPLI_ADD && i < table->n_batches; i++)
+        CPL_TRY(cpli_sums_create(table->pieces + table->batches[i].first,
+                                 table->batches[i].n_ends, &out[i]));
+    return CPL_OK;
+}
+
+static cpl_status make_block(cpl_comm *comm, cpli_table *table)
+{
+    cpli_sums *sums;
+    CPL_TRY(CPL_ALLOC(table->n_batches, &sums));
+    cpl_status status = make_sums(table, sums);
+    if (status == CPL_OK) {
+        place_lists(table, sums);
+        status = take_block(comm, table);
+    }
+    if (status == CPL_OK)
+        write_lists(table, sums);
+    for (int i = 0; i < table->n_batches; i++)
+        cpli_sums_destroy(&sums[i]);
+    cpli_free(sums);
+    return status;
+}
+
+static cpl_status fill_table(cpl_comm *comm, cpli_table *table,
+                             const cpli_end *ends)
+{
+    CPL_TRY(cut(table, ends));
+    CPL_TRY(list_pieces(table, ends));
+    table->unit = unit_of(table);
+    CPL_TRY(make_block(comm, table));
+    table->is_changed = table->is_late;
+    if (table->is_late)
+        return CPL_OK;
+    return cpli_cuda_upload(comm, table->there, table->here, table->bytes);
+}
+
+cpl_status cpli_table_create(cpl_comm *comm, const cpli_end *ends, int64_t n,
+                             const cpli_carries *like, bool late,
+                             cpli_table **out)
+{
+    cpli_table *table;
+    *out = NULL;
+    if (n == 0)
+        return CPL_OK;
+    CPL_ASSERT(!late || like->combine == CPLI_COPY);
+    CPL_TRY(CPL_ALLOC(1, &table));
+    table->combine = like->combine;
+    table->dtype = like->dtype;
+    table->fill = like->fill;
+    table->n_ends = n;
+    table->is_late = late;
+    cpl_status status = fill_table(comm, table, ends);
+    if (status != CPL_OK) {
+        cpli_table_destroy(comm, table);
+        return status;
+    }
+    *out = table;
+    return CPL_OK;
+}
+
+void cpli_table_destroy(cpl_comm *comm, cpli_table *table)
+{
+    if (table == NULL)
+        return;
+    cpli_cuda_free(comm, table->there); /* waits for the stream */
+    if (table->is_late) {
+        cudaFreeHost(table->here);
+        if (table->sent != NULL)
+            cudaEventDestroy(table->sent);
+    } else {
+        cpli_free(table->here);
+    }
+    cpli_free(table->batches);
+    cpli_free(table->pieces);
+    cpli_free(table);
+}
+
+/* ---- pieces that move ---- */
+
+/* The host's block may be on its way still. */
+static cpl_status await_sent(cpl_comm *comm, cpli_table *table)
+{
+    cpli_cuda *device = cpli_cuda_of(comm);
+    cudaError_t error = cudaEventQuery(table->sent);
+    if (error != cudaErrorNotReady)
+        return cpli_cuda_check(device, error, "a table");
+    cudaGetLastError();
+    cpl_counters_here()->host_syncs++;
+    return cpli_cuda_check(device, cudaEventSynchronize(table->sent),
+                           "a table");
+}
+
+cpl_status cpli_table_set_from(cpl_comm *comm, cpli_table *table, int64_t i,
+                               int64_t from)
+{
+    if (table->pieces[i].from == from)
+        return CPL_OK;
+    if (!table->is_changed)
+        CPL_TRY(await_sent(comm, table));
+    table->pieces[i].from = from;
+    table->is_changed = true;
+    return CPL_OK;
+}
+
+static cpl_status send(cpl_comm *comm, cpli_table *table)
+{
+    cpli_cuda *device = cpli_cuda_of(comm);
+    table->unit = unit_of(table);
+    for (int i = 0; i < table->n_batches; i++)
+        copy_pieces(table, &table->batches[i]);
+    CPL_TRY(
+        cpli_cuda_check(device,
+                        cudaMemcpyAsync(table->there, table->here, table->bytes,
+                                        cudaMemcpyHostToDevice, device->stream),
+                        "a table"));
+    table->is_changed = false;
+    return cpli_cuda_check(device, cudaEventRecord(table->sent, device->stream),
+                           "a table");
+}
+
+/* ---- launching ---- */
+
+static cpl_status launch_sums(cpli_cuda *device, const cpli_table *table,
+                              const batch *one, const cpl_cuda_bases *theirs,
+                              void *target)
+{
+    const char *block = table->there;
+    cpl_cuda_add add = {.theirs = *theirs,
+                        .mine = target,
+                        .sums = (const cpl_cuda_sum *)(block + one->items),
+                        .sources =
+                            (const cpl_cuda_source *)(block + one->sources),
+                        .tile_ends = (const int64_t *)(block + one->tile_ends),
+                        .n_sums = (const int64_t *)(block + one->count),
+                        .max_tiles = one->n_tiles,
+                        .dtype = (int32_t)table->dtype,
+                        .unit = table->unit};
+    return cpli_cuda_launched(device, cpl_cuda_add_up(&add, device->stream),
+                              "cpl_cuda_add_up");
+}
+
+static cpl_status launch_moves(cpli_cuda *device, const cpli_table *table,
+                               const batch *one, const cpl_cuda_bases *theirs,
+                               void *target)
+{
+    const char *block = table->there;
+    cpl_cuda_move move = {
+        .theirs = *theirs,
+        .mine = target,
+        .pieces = (const cpl_cuda_piece *)(block + one->items),
+        .tile_ends = (const int64_t *)(block + one->tile_ends),
+        .n_pieces = (const int64_t *)(block + one->count),
+        .max_tiles = one->n_tiles,
+        .way = CPL_CUDA_PULL,
+        .unit = table->unit};
+    uint64_t pattern =
+        (uint64_t)(unsigned char)table->fill * UINT64_C(0x0101010101010101);
+    if (table->combine == CPLI_COPY)
+        return cpli_cuda_launched(device, cpl_cuda_copy(&move, device->stream),
+                                  "cpl_cuda_copy");
+    if (table->combine == CPLI_SWAP)
+        return cpli_cuda_launched(device, cpl_cuda_swap(&move, device->stream),
+                                  "cpl_cuda_swap");
+    return cpli_cuda_launched(
+        device, cpl_cuda_fill(&move, pattern, device->stream), "cpl_cuda_fill");
+}
+
+cpl_status cpli_table_launch(cpl_comm *comm, cpli_table *table,
+                             void *const *bases, void *target)
+{
+    cpli_cuda *device = cpli_cuda_of(comm);
+    if (table->is_changed)
+        CPL_TRY(send(comm, table));
+    for (int i = 0; i < table->n_batches; i++) {
+        const batch *one = &table->batches[i];
+        cpl_cuda_bases theirs = {0};
+        for (int k = 0; bases != NULL && k < one->n_places; k++)
+            theirs.few[k] = bases[one->first_place + k];
+        CPL_TRY(table->combine == CPLI_ADD
+                    ? launch_sums(device, table, one, &theirs, target)
+                    : launch_moves(device, table, one, &theirs, target));
+    }
+    return CPL_OK;
+}
+
+/* ---- of transfers ---- */
+
+/* What of receive i this rank carries out; false: nothing. */
+static bool end_of(const cpl_comm *comm, const cpli_transfer *transfer,
+                   int64_t i, cpli_end *out)
+{
+    const cpli_piece *piece = &transfer->receives[i];
+    *out = (cpli_end){.from = piece->peer_offset,
+                      .to = piece->offset,
+                      .bytes = piece->bytes,
+                      .place = piece->peer};
+    if (transfer->combine != CPLI_SWAP)
+        return true;
+    if (piece->peer == comm->rank) /* listed from both ends */
+        return piece->offset < piece->peer_offset;
+    cpli_range share = cpli_swap_share(piece, comm->rank);
+    out->from += share.begin;
+    out->to += share.begin;
+    out->bytes = share.end - share.begin;
+    return out->bytes > 0;
+}
+
+cpl_status cpli_table_of_transfer(cpl_comm *comm, cpli_transfer *transfer)
+{
+    cpli_end *ends;
+    int64_t n = 0;
+    cpli_carries like = {.combine = transfer->combine,
+                         .dtype = transfer->dtype};
+    cpli_table *table = NULL;
+    if (transfer->is_host || transfer->n_receives == 0)
+        return CPL_OK;
+    CPL_TRY(CPL_ALLOC(transfer->n_receives, &ends));
+    for (int64_t i = 0; i < transfer->n_receives; i++)
+        n += end_of(comm, transfer, i, &ends[n]);
+    cpl_status status = cpli_table_create(comm, ends, n, &like,
+                                          transfer->way != CPLI_PULL, &table);
+    cpli_free(ends);
+    if (status == CPL_OK)
+        transfer->tables = table;
+    return status;
+}
