@@ -40,6 +40,9 @@ local function add_run(parser)
         :convert(whole("--ranks", 1)):argname "N"
     command:option("--device", "Where the kernels run. Default: cpu."):argname "NAME"
         :choices { "cpu", "cuda", "cuda-emulated" }
+    command:option("--transport", "How ranks on devices reach each other: direct (threads, on one "
+        .. "device or several) or nccl (a device a rank). Default: direct among threads, nccl "
+        .. "under mpirun."):argname "NAME":choices { "direct", "nccl" }
     command:option("--dtype", "Storage type of the model: f64 for proofs, f32 for work.")
         :choices { "f64", "f32" }
     command:option("--deadline", "Seconds after which a wait for another rank fails. "
@@ -124,9 +127,11 @@ end
 local commands = {}
 
 function commands.run(arguments)
-    if arguments.device and arguments.device ~= "cpu" then
-        say(("device %s: this build has only the device cpu"):format(arguments.device))
-        return 3
+    local device = arguments.device or "cpu"
+    local ok, message = require("cplab.environment").use_device(device, arguments.transport)
+    if not ok then
+        say(message)
+        return device == "cpu" and 2 or 3
     end
     return require("cplab.run").run(arguments)
 end

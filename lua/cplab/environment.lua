@@ -62,6 +62,16 @@ function M.transport()
     return "mpi", n
 end
 
+--- Says where rows of ranks are from now on.
+-- @tparam string device "cpu", "cuda", "cuda-emulated"
+-- @tparam ?string transport "direct", "nccl"
+-- @treturn boolean whether it is there
+-- @treturn ?string what is missing
+function M.use_device(device, transport)
+    if C.cpl_host_use_device(device, transport) == C.CPL_OK then return true end
+    return false, clib.ffi.string(C.cpl_last_error())
+end
+
 --- The `env` of every result of one run; dtype and seed are the case's own.
 -- @tparam table options device
 -- @treturn table

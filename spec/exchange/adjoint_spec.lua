@@ -8,7 +8,8 @@ local methods = { "copy", "direct", "packed", "alltoallv" }
 -- For each view (and each partition) of a layout: what comes back is, bit by bit, the sum of what
 -- every rank saw of a row, in rank order and then in the order of the segments.
 local function send_back(comm, p)
-    local C = require("clib").C
+    local clib = require "clib"
+    local C = clib.C
     local exchange = require "cplab.exchange"
     local route = require "cplab.route"
     local rows = require "spec.exchange.rows"
@@ -16,9 +17,10 @@ local function send_back(comm, p)
     local wrong, repeats = {}, 0
     local key = C.cpl_random_key(7, p.dtype)
     local is_integer = p.dtype:sub(1, 1) == "i"
-    local one = rows.tensor(p.dtype, 1, 1) -- rounds as the dtype does
-    local function rounded(x)
-        return one:set(function() return x end):values()[1]
+    local one = clib.ffi.new "uint64_t[1]"
+    local function rounded(x) -- as the dtype does
+        C.cpl_dtype_store(clib.dtypes[p.dtype], one, 0, x)
+        return C.cpl_dtype_load(clib.dtypes[p.dtype], one, 0)
     end
     -- What rank `r` sends back for column c of its row `slot`.
     local function gradient(r, slot, c)
@@ -131,11 +133,13 @@ local function pad_and_restore(comm)
         exchange.plan(forward, comm, dtype, 2):convert(x, padded)
         if padded:first_wrong(there) then wrong[#wrong + 1] = dtype .. ": forward" end
         -- What stands in the pads does not come back.
+        local row = padded:look()
         for slot, position in ipairs(there) do
             for column = 0, position < 0 and 1 or -1 do
-                padded.bits[(slot - 1) * 2 + column] = 12345
+                row[(slot - 1) * 2 + column] = 12345
             end
         end
+        padded:show()
         local restored = tensor(#here):poison()
         exchange.plan(reverse, comm, dtype, 2):convert(padded, restored)
         if restored:first_wrong(here) then wrong[#wrong + 1] = dtype .. ": reverse" end

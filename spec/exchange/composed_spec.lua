@@ -58,7 +58,6 @@ local function compare(comm, p)
     local exchange = require "cplab.exchange"
     local route = require "cplab.route"
     local rows = require "spec.exchange.rows"
-    local C, ffi = require("clib").C, require("clib").ffi
     local cp, rank, wrong, bytes = comm:size() / p.tp, comm:rank(), {}, { 0, 0 }
     local stream = rows.stream("thd", cp, p.tp)
     local layouts = require "cplab.layout"
@@ -82,8 +81,7 @@ local function compare(comm, p)
             local x, y, dx = draw(here, 1), draw(there, 2), draw(here, 3)
             plan:convert(x, y)
             plan:adjoint(draw(there, 4), dx, true)
-            out[i] = ffi.string(y._ptr.data, C.cpl_tensor_bytes(y._ptr))
-                .. ffi.string(dx._ptr.data, C.cpl_tensor_bytes(dx._ptr))
+            out[i] = y:contents() .. dx:contents()
             bytes[i] = bytes[i] + plan:sent_bytes()
         end
         if out[1] ~= out[2] then wrong[#wrong + 1] = dtype end

@@ -30,7 +30,7 @@ local function break_allocations(comm, p)
     -- A transport keeps what the first plan made it reserve.
     exchange.plan(route(from, to), comm, "f32", 3, p.method)
     local before, failures = live(), 0
-    for k = 0, 200 do
+    for k = 0, 600 do
         local r = route(from, to)
         if comm:rank() == p.rank then C.cpl_memory_fail_after(k) end
         local ok, plan = pcall(exchange.plan, r, comm, "f32", 3, p.method)

@@ -102,8 +102,11 @@ describe("an exchange refuses, and writes nothing, when", function()
             local x = rows.tensor("f32", 2 * n, 1)
             local function window(first)
                 local shape = clib.ffi.new("int64_t[1]", n)
-                return { _ptr = clib.create("cpl_tensor", clib.C.cpl_tensor_destroy, 1,
-                    clib.C.cpl_tensor_wrap, x.bits + first, clib.C.CPL_F32, 1, shape) }
+                local ptr = clib.create("cpl_tensor", clib.C.cpl_tensor_destroy, 1,
+                    clib.C.cpl_tensor_wrap, clib.ffi.cast("float *", x._ptr.data) + first,
+                    clib.C.CPL_F32, 1, shape)
+                ptr.comm = rows.device_memory() -- a window of where x is
+                return { _ptr = ptr }
             end
             local to_view = exchange.plan(route(layout, view), comm, "f32", 1)
             local to_self = exchange.plan(route(layout, layout), comm, "f32", 1)
