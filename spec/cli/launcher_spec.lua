@@ -181,7 +181,7 @@ fi]]):format(folder, folder))
     end)
 
     it("builds no more than the words want", function()
-        program("sort", "exit 0") -- spec/share.sh is not here; what it would run is not the question
+        program("sort", "exit 0") -- in place of what spec/share.sh needs
         local source = folder .. "/checkout/spec/c/a.c"
         local function built(words)
             os.remove(folder .. "/calls")
