@@ -806,6 +806,34 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
                                           const cpl_tensor *d_dst,
                                           cpl_tensor *d_src, bool accumulate);
 
+/*
+ * A graph: exchanges from one tensor to another, captured on a device. Where
+ * ranks reach each other's memory (direct) it is captured once, and plans of
+ * any route go through it: their lists take the place of the old ones in the
+ * device's memory, up to `room`. NCCL keeps counts in a capture: there the
+ * first replay of a route captures it, and later ones find it by its digest.
+ */
+typedef struct cpl_graph cpl_graph;
+/*
+ * Collective. For plans of the group, row and row counts of `plan`; by "copy"
+ * where it is direct. `room`: pieces of rows that a rank may receive along a
+ * route (direct), or routes that are kept (NCCL); >= 1. Borrows the tensors,
+ * which lie on the device, and the comm. Errors: INVALID, MISMATCH (tensors
+ * that do not fit, as cpl_plan_start), UNSUPPORTED (no device; more ranks than
+ * a graph can address), MEMORY, SYSTEM.
+ */
+CPL_API cpl_status cpl_graph_create(cpl_plan *plan, const cpl_tensor *src,
+                                    cpl_tensor *dst, int64_t room,
+                                    cpl_graph **out);
+CPL_API void cpl_graph_destroy(cpl_graph *graph);
+/* Collective. Moves the rows along the plan's route, as cpl_plan_start and
+ * cpl_plan_finish do. Errors: MISMATCH (another group, row, row count or
+ * method than the graph's, more pieces or routes than it has room for), and
+ * those of cpl_plan_start. */
+CPL_API cpl_status cpl_graph_replay(cpl_graph *graph, cpl_plan *plan);
+/* How many captures it holds. */
+CPL_API int64_t cpl_graph_captures(const cpl_graph *graph);
+
 /* ---- layer ---- */
 
 /*

@@ -57,6 +57,7 @@ typedef struct cpli_transfer {
     bool is_host;  /* src and dst lie in the host's memory, wherever the tensors
                       of the group do */
     void *tables;  /* what reserve made for it; the transport's own */
+    void *graph;   /* of cpli_device_ops: carries the pieces out; NULL: none */
 } cpli_transfer;
 
 /* ---- what a rank moves by itself ---- */
@@ -108,7 +109,21 @@ typedef struct cpli_device_ops {
     void (*release)(cpl_comm *comm, cpli_carries *list);
     cpl_status (*carry)(cpl_comm *comm, const cpli_carries *list,
                         char *const *at, void *to);
+    /* Of what follows on the rank's order of work until end: nothing is done,
+     * and all of it is what `launch` does. */
+    cpl_status (*begin_capture)(cpl_comm *comm);
+    cpl_status (*end_capture)(cpl_comm *comm, void **graph);
+    cpl_status (*launch)(cpl_comm *comm, void *graph);
+    void (*drop)(cpl_comm *comm, void *graph);
 } cpli_device_ops;
+
+/* A graph that carries out any transfer (COPY, PULL) between two tensors. */
+typedef struct cpli_wish {
+    const void *src;
+    void *dst;
+    int64_t room; /* pieces that a rank receives, at most */
+    int64_t row_bytes;
+} cpli_wish;
 
 typedef struct cpli_comm_ops {
     const char *name;
@@ -131,6 +146,10 @@ typedef struct cpli_comm_ops {
     /* The transfer and its arrays stay untouched until finish returns; every
      * start has its finish, in any order. */
     cpl_status (*start)(cpl_comm *comm, const cpli_transfer *transfer);
+    /* Collective. A graph for transfer.graph, and its end (local); NULL: each
+     * exchange has to be captured by itself. */
+    cpl_status (*make_graph)(cpl_comm *comm, const cpli_wish *wish, void **out);
+    void (*drop_graph)(cpl_comm *comm, void *graph);
     cpl_status (*finish)(cpl_comm *comm, const cpli_transfer *transfer);
     cpl_status (*barrier)(cpl_comm *comm);
     /* `bytes` of every rank in rank order into out. */

@@ -69,8 +69,11 @@ static cpl_status move(cpli_member *member, const cpli_transfer *mine)
     if (mine->tables == NULL)
         return CPL_OK;
     me->bases[member->comm.rank] = (void *)mine->src;
-    CPL_TRY(
-        cpli_table_launch(&member->comm, mine->tables, me->bases, mine->dst));
+    if (mine->graph != NULL)
+        CPL_TRY(cpli_graph_replay(&member->comm, mine, me->bases));
+    else
+        CPL_TRY(cpli_table_launch(&member->comm, mine->tables, me->bases,
+                                  mine->dst));
     return record(me, me->done);
 }
 
@@ -168,6 +171,8 @@ static void join_member(cpli_member *member, direct *me,
     me->ops.device = ops;
     me->ops.reserve = cpli_table_of_transfer;
     me->ops.release = release;
+    me->ops.make_graph = cpli_graph_make;
+    me->ops.drop_graph = cpli_graph_drop;
     member->mover = &mover;
     member->comm.device = me;
     member->comm.ops = &me->ops;

@@ -337,6 +337,30 @@ cpl_status cpli_table_launch(cpl_comm *comm, cpli_table *table,
     return CPL_OK;
 }
 
+static cpl_status copy_part(cpl_comm *comm, void *to, const cpli_table *table,
+                            size_t from, size_t bytes)
+{
+    cpli_cuda *device = cpli_cuda_of(comm);
+    return cpli_cuda_check(
+        device,
+        cudaMemcpyAsync(to, (const char *)table->there + from, bytes,
+                        cudaMemcpyDeviceToDevice, device->stream),
+        "a list");
+}
+
+cpl_status cpli_table_copy_list(cpl_comm *comm, const cpli_table *table,
+                                void *count, void *pieces, void *tile_ends)
+{
+    const batch *one = &table->batches[0];
+    size_t n = (size_t)one->n_items;
+    CPL_ASSERT(table->n_batches == 1 && table->combine == CPLI_COPY);
+    CPL_TRY(copy_part(comm, count, table, one->count, sizeof(int64_t)));
+    CPL_TRY(
+        copy_part(comm, pieces, table, one->items, n * sizeof(cpl_cuda_piece)));
+    return copy_part(comm, tile_ends, table, one->tile_ends,
+                     n * sizeof(int64_t));
+}
+
 /* ---- of transfers ---- */
 
 /* What of receive i this rank carries out; false: nothing. */

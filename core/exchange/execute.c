@@ -153,14 +153,20 @@ static cpl_status take_off(cpl_plan *plan, const cpl_tensor *src,
     return CPL_OK;
 }
 
-cpl_status cpl_plan_start(cpl_plan *plan, const cpl_tensor *src,
-                          cpl_tensor *dst)
+cpl_status cpli_plan_check(const cpl_plan *plan, const cpl_tensor *src,
+                           const cpl_tensor *dst)
 {
     CPL_TRY(check_idle(plan));
     CPL_TRY(check_tensor(plan, src, source_side(plan, "src")));
     CPL_TRY(check_mark(plan, src, source_side(plan, "src")));
     CPL_TRY(check_tensor(plan, dst, target_side(plan, "dst")));
-    CPL_TRY(check_overlap(plan, src, dst));
+    return check_overlap(plan, src, dst);
+}
+
+cpl_status cpl_plan_start(cpl_plan *plan, const cpl_tensor *src,
+                          cpl_tensor *dst)
+{
+    CPL_TRY(cpli_plan_check(plan, src, dst));
     plan->is_adjoint = plan->is_adding = false;
     plan->is_accumulating = false;
     plan->is_traced = plan->has_marks && src->trace != NULL;
@@ -263,5 +269,16 @@ cpl_status cpl_plan_finish(cpl_plan *plan)
         CPL_TRY(cpli_moves_finish(&plan->trace));
     CPL_TRY(mark_target(plan));
     count(plan, since);
+    return CPL_OK;
+}
+
+cpl_status cpli_plan_account(cpl_plan *plan, const cpl_tensor *src,
+                             cpl_tensor *dst)
+{
+    CPL_TRY(cpli_plan_check(plan, src, dst));
+    dst->layout = plan->target_digest;
+    dst->layout_kind = plan->target_kind;
+    plan->is_adjoint = false;
+    count(plan, cpl_clock());
     return CPL_OK;
 }

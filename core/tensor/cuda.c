@@ -133,6 +133,10 @@ static const cpli_device_ops device_ops = {
     .reserve = reserve,
     .release = release,
     .carry = carry,
+    .begin_capture = cpli_cuda_begin_capture,
+    .end_capture = cpli_cuda_end_capture,
+    .launch = cpli_cuda_launch,
+    .drop = cpli_cuda_drop,
 };
 
 /* ---- the door ---- */

@@ -24,6 +24,7 @@ extern "C" {
  * driver    its version; 0: none
  * nccl      the version that NCCL says; 0: that of its header
  * peers     0: no device reaches another's memory
+ * quiet     1: the fault of a device is not printed on standard error
  * patience  seconds that a rank of NCCL waits for a peer
  *
  * Returns 0, or -1 for an unknown name or a wrong value. Set `devices` before

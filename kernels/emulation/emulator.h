@@ -52,6 +52,7 @@ struct settings {
     uint64_t order_seed = 1;
     unsigned delay_us = 0; /* at most, before each operation of a stream */
     uint64_t delay_seed = 1;
+    bool quiet = false;     /* faults are not printed */
     int nccl = 0;           /* the version that NCCL says; 0: its header's */
     double patience_s = 20; /* how long a rank of NCCL waits for a peer */
 };
@@ -171,9 +172,11 @@ struct kernel_shape {
     size_t shared_bytes;
 };
 
-/* Runs the blocks of a kernel on this thread. False: a fault ended it. */
-bool run_kernel(const char *name, const kernel_shape &, void (*run)(void *),
-                const void *arguments, size_t arguments_bytes, int device);
+/* Runs the blocks of a kernel on this thread. What ended it early, if
+ * anything did, with a sentence. */
+cudaError_t run_kernel(const char *name, const kernel_shape &,
+                       void (*run)(void *), const void *arguments,
+                       size_t arguments_bytes, std::string *sentence);
 
 /* A random number from a counter: the same in every run with one seed. */
 inline uint64_t scramble(uint64_t x)

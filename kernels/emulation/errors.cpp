@@ -71,8 +71,9 @@ void fault(int device, cudaError_t error, const char *format, ...)
     va_start(arguments, format);
     std::string text = sentence_of(format, arguments);
     va_end(arguments);
+    bool quiet = current_settings().quiet;
     std::lock_guard<std::mutex> hold(lock());
-    if (faults().emplace(device, device_fault{error, text}).second)
+    if (faults().emplace(device, device_fault{error, text}).second && !quiet)
         std::fprintf(stderr, "cuda emulation: %s\n", text.c_str());
 }
 

@@ -54,7 +54,9 @@ constexpr size_t stack_bytes = 256 << 10;
 #else
 constexpr size_t stack_bytes = 64 << 10;
 #endif
-constexpr uint64_t canary = 0x5ca1ab1e0ddba11u;
+/* Below each stack: as much that cannot be touched, more than a page, since a
+ * frame may skip one. */
+constexpr size_t guard_bytes = stack_bytes;
 
 #ifdef __SANITIZE_ADDRESS__
 /* The worker's own stack, known when the first fiber was switched to. */
@@ -67,18 +69,20 @@ thread_local size_t worker_bytes = 0;
 fiber *make_fiber(void (*entry)())
 {
     fiber *made = new fiber;
-    void *stack = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED)
+    void *map = mmap(nullptr, guard_bytes + stack_bytes, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED)
         throw std::bad_alloc();
-    made->stack = static_cast<char *>(stack);
+    made->stack = static_cast<char *>(map) + guard_bytes;
+    if (mprotect(made->stack, stack_bytes, PROT_READ | PROT_WRITE) != 0)
+        throw std::bad_alloc();
     aim_fiber(made, entry);
     return made;
 }
 
 void free_fiber(fiber *old)
 {
-    munmap(old->stack, stack_bytes);
+    munmap(old->stack - guard_bytes, guard_bytes + stack_bytes);
     delete old;
 }
 
@@ -88,7 +92,6 @@ void aim_fiber(fiber *f, void (*entry)())
     __asan_unpoison_memory_region(f->stack, stack_bytes);
     f->sanitizer = nullptr;
 #endif
-    std::memcpy(f->stack, &canary, sizeof canary);
     /* As if `entry` had been called: six registers, where the switch returns
      * to, and a return address that is never used. */
     void **top = reinterpret_cast<void **>(f->stack + stack_bytes);
@@ -125,11 +128,6 @@ void arrive_in_fiber()
 #endif
 }
 
-bool has_overrun(const fiber *f)
-{
-    return std::memcmp(f->stack, &canary, sizeof canary) != 0;
-}
-
 const char *stack_low(const fiber *f)
 {
     return f->stack;
@@ -146,11 +144,17 @@ namespace
 /* Where the signal was, until the fiber has landed. */
 thread_local const void *illegal_at = nullptr;
 thread_local bool illegal_by_alignment = false;
+thread_local bool illegal_by_stack = false;
 
 struct sigaction before_us[2];
 
 [[noreturn]] void land()
 {
+    if (illegal_by_stack)
+        kernel_fault(cudaErrorLaunchFailure,
+                     "the thread needs more stack than the emulator's %zu "
+                     "bytes",
+                     stack_bytes);
     if (illegal_by_alignment)
         kernel_fault(cudaErrorMisalignedAddress,
                      "an access of 16 bytes is misaligned, or its address is "
@@ -169,22 +173,56 @@ void on_signal(int number, siginfo_t *info, void *context)
     ucontext_t *at = static_cast<ucontext_t *>(context);
     illegal_at = info->si_addr;
     illegal_by_alignment = info->si_code == SI_KERNEL;
-    /* The fiber goes on in land(), below what the kernel has on its stack. */
+    auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+    auto bottom = reinterpret_cast<uintptr_t>(here->fiber->stack);
+    illegal_by_stack = address < bottom && address >= bottom - guard_bytes;
+    /* The fiber goes on in land(), below what the kernel has on its stack; if
+     * that is full, on top of it: the kernel is not gone back to. */
     auto stack = static_cast<uintptr_t>(at->uc_mcontext.gregs[REG_RSP]);
+    if (illegal_by_stack)
+        stack = bottom + stack_bytes;
     stack = ((stack - 256) & ~uintptr_t{15}) - 8;
     at->uc_mcontext.gregs[REG_RSP] = static_cast<greg_t>(stack);
     at->uc_mcontext.gregs[REG_RIP] =
         static_cast<greg_t>(reinterpret_cast<uintptr_t>(land));
 }
 
+/* Where a worker handles signals: its fiber's stack may be full. */
+struct signal_stack {
+    std::unique_ptr<char[]> memory;
+
+    signal_stack()
+    {
+        stack_t now = {};
+        sigaltstack(nullptr, &now);
+        if ((now.ss_flags & SS_DISABLE) == 0)
+            return; /* somebody else's will do */
+        memory.reset(new char[stack_bytes]);
+        now = {};
+        now.ss_sp = memory.get();
+        now.ss_size = stack_bytes;
+        sigaltstack(&now, nullptr);
+    }
+
+    ~signal_stack()
+    {
+        stack_t none = {};
+        none.ss_flags = SS_DISABLE;
+        if (memory)
+            sigaltstack(&none, nullptr);
+    }
+};
+
 } // namespace
 
 void catch_illegal_accesses()
 {
+    thread_local signal_stack stack;
+    static_cast<void>(stack);
     static const bool done = [] {
         struct sigaction ours = {};
         ours.sa_sigaction = on_signal;
-        ours.sa_flags = SA_SIGINFO;
+        ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
         sigemptyset(&ours.sa_mask);
         sigaction(SIGSEGV, &ours, &before_us[0]);
         sigaction(SIGBUS, &ours, &before_us[1]);

@@ -65,12 +65,17 @@ void run_launch(const kernel_call &call, const kernel_shape &shape, int device,
     const uint32_t block[3] = {shape.block.x, shape.block.y, shape.block.z};
     cpli_check_kernel_begin(op, call.name, grid, block);
     int reports = cpli_check_n_reports();
-    run_kernel(call.name, shape, call.run, call.arguments.get(),
-               call.arguments_bytes, device);
+    std::string why;
+    cudaError_t error =
+        run_kernel(call.name, shape, call.run, call.arguments.get(),
+                   call.arguments_bytes, &why);
     cpli_check_kernel_end();
-    if (cpli_check_n_reports() > reports)
-        fault(device, cudaErrorIllegalAddress, "%s",
-              cpli_check_sentence(reports));
+    if (error == cudaSuccess && cpli_check_n_reports() > reports) {
+        error = cudaErrorIllegalAddress;
+        why = cpli_check_sentence(reports);
+    }
+    if (error != cudaSuccess)
+        fault(device, error, "%s", why.c_str());
 }
 
 } // namespace

@@ -5,6 +5,7 @@
  * without the checker; with it, the checker's guards lie there instead.
  */
 #include <cstring>
+#include <deque>
 #include <map>
 
 #include <sys/mman.h>
@@ -23,6 +24,8 @@ namespace
 {
 
 constexpr size_t alignment = 256; /* of cudaMalloc */
+
+constexpr size_t most_freed = 256; /* allocations whose addresses are kept */
 
 struct allocation {
     memory_kind kind;
@@ -82,15 +85,24 @@ char *map_memory(size_t bytes, allocation *made)
     return at;
 }
 
+/* Gives the pages back, but keeps their addresses from others for a while: an
+ * access to what was freed must meet nothing. Under the lock. */
 void unmap(char *at, const allocation &old)
 {
+    static auto *freed = new std::deque<allocation>;
     cpli_check_free(at);
     if (old.map == nullptr)
         return;
 #ifdef __SANITIZE_ADDRESS__
     __asan_unpoison_memory_region(at, round_up(old.bytes, alignment));
 #endif
-    munmap(old.map, old.map_bytes);
+    mmap(old.map, old.map_bytes, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    freed->push_back(old);
+    if (freed->size() <= most_freed)
+        return;
+    munmap(freed->front().map, freed->front().map_bytes);
+    freed->pop_front();
 }
 
 cudaError_t allocate(void **out, size_t bytes, memory_kind kind, int device)
@@ -108,15 +120,15 @@ cudaError_t allocate(void **out, size_t bytes, memory_kind kind, int device)
     return cudaSuccess;
 }
 
-/* Takes the allocation that begins at `at` out of the list. */
-bool take(void *at, memory_kind kind, bool mapped, allocation *out)
+/* Ends the allocation that begins at `at`, if it is one of that kind. */
+bool end_allocation(void *at, memory_kind kind, bool mapped)
 {
     std::lock_guard<std::mutex> hold(lock());
     auto found = allocations().find(static_cast<char *>(at));
     if (found == allocations().end() || found->second.kind != kind ||
         (found->second.map != nullptr) != mapped)
         return false;
-    *out = found->second;
+    unmap(found->first, found->second);
     allocations().erase(found);
     return true;
 }
@@ -199,9 +211,7 @@ cudaError_t cudaFree(void *at)
                     "cudaFree: no device memory begins at %p", at);
     wait_for_device(place.device);
     cpli_check_host_waited(nullptr, nullptr);
-    allocation old = {};
-    if (take(at, memory_kind::device, true, &old))
-        unmap(static_cast<char *>(at), old);
+    end_allocation(at, memory_kind::device, true);
     return cudaSuccess;
 }
 
@@ -243,17 +253,15 @@ cudaError_t cudaFreeHost(void *at)
     if (at == nullptr)
         return cudaSuccess;
     memory_place place = find_memory(at);
-    allocation old = {};
     if (place.kind != memory_kind::pinned || place.base != at)
         return fail(cudaErrorInvalidValue,
                     "cudaFreeHost: no pinned memory begins at %p", at);
     for (int device = 0; device < current_settings().devices; device++)
         wait_for_device(device);
     cpli_check_host_waited(nullptr, nullptr);
-    if (!take(at, memory_kind::pinned, true, &old))
+    if (!end_allocation(at, memory_kind::pinned, true))
         return fail(cudaErrorInvalidValue,
                     "cudaFreeHost: %p was registered, not allocated", at);
-    unmap(static_cast<char *>(at), old);
     return cudaSuccess;
 }
 
@@ -279,11 +287,9 @@ cudaError_t cudaHostUnregister(void *at)
 {
     if (cudaError_t error = enter())
         return error;
-    allocation old = {};
-    if (!take(at, memory_kind::pinned, false, &old))
+    if (!end_allocation(at, memory_kind::pinned, false))
         return fail(cudaErrorHostMemoryNotRegistered,
                     "cudaHostUnregister: %p was not registered", at);
-    cpli_check_free(at);
     return cudaSuccess;
 }
 

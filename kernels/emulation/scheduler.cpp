@@ -110,9 +110,6 @@ void check_exit(machine &m, thread_state *t)
             divergent("thread %d ends while its warp waits for it at %s:%d "
                       "(mask 0x%08x)",
                       t->index, file_name(each->file), each->line, each->mask);
-    if (has_overrun(t->fiber))
-        kernel_fault(cudaErrorLaunchFailure,
-                     "the thread needs more stack than the emulator has");
 }
 
 void run_fresh_thread(machine &m)
@@ -162,12 +159,14 @@ fiber *next_idle(machine &m)
 
 fiber *next_ready(machine &m)
 {
-    size_t i = m.order == order_kind::forward ? 0
-               : m.order == order_kind::reverse
-                   ? m.ready.size() - 1
-                   : m.random.below(m.ready.size());
-    thread_state &t = m.threads[m.ready[i]];
-    m.ready.erase(m.ready.begin() + static_cast<std::ptrdiff_t>(i));
+    if (m.order == order_kind::random)
+        std::swap(m.ready[m.random.below(m.ready.size())], m.ready.back());
+    bool first = m.order == order_kind::forward;
+    thread_state &t = m.threads[first ? m.ready.front() : m.ready.back()];
+    if (first)
+        m.ready.pop_front();
+    else
+        m.ready.pop_back();
     t.stage = running;
     return t.fiber;
 }
@@ -417,9 +416,9 @@ const void *warp_exchange(uint32_t mask, const void *value, size_t bytes,
 
 /* ---- a launch ---- */
 
-bool run_kernel(const char *name, const kernel_shape &shape,
-                void (*run)(void *), const void *arguments,
-                size_t arguments_bytes, int device)
+cudaError_t run_kernel(const char *name, const kernel_shape &shape,
+                       void (*run)(void *), const void *arguments,
+                       size_t arguments_bytes, std::string *sentence)
 {
     machine &m = this_machine();
     settings now = current_settings();
@@ -451,9 +450,10 @@ bool run_kernel(const char *name, const kernel_shape &shape,
                   m.order == order_kind::random    ? blocks[i]
                   : m.order == order_kind::reverse ? n_blocks - 1 - i
                                                    : i);
-    if (m.failed)
-        fault(device, m.error, "%s", m.sentence.c_str());
-    return !m.failed;
+    if (!m.failed)
+        return cudaSuccess;
+    *sentence = m.sentence;
+    return m.error;
 }
 
 } // namespace emulation

@@ -31,7 +31,6 @@ void aim_fiber(fiber *, void (*entry)());
 void switch_fiber(fiber *from, fiber *to);
 /* The first thing that an entry does. */
 void arrive_in_fiber();
-bool has_overrun(const fiber *);
 const char *stack_low(const fiber *);
 const char *stack_high(const fiber *);
 /* From here on an illegal access of a kernel is a fault of its device. */

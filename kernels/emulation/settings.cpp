@@ -108,6 +108,14 @@ bool set_nccl(settings &s, const char *text)
     return whole(text, 0, 1000000, &s.nccl);
 }
 
+bool set_quiet(settings &s, const char *text)
+{
+    int yes = 0;
+    bool right = whole(text, 0, 1, &yes);
+    s.quiet = yes != 0;
+    return right;
+}
+
 bool set_patience(settings &s, const char *text)
 {
     return number(text, 0.001, 1e6, &s.patience_s);
@@ -116,10 +124,11 @@ bool set_patience(settings &s, const char *text)
 const struct setting {
     const char *name;
     bool (*set)(settings &, const char *);
-} table[] = {{"order", set_order},   {"delay", set_delay},
-             {"memory", set_memory}, {"devices", set_devices},
-             {"driver", set_driver}, {"peers", set_peers},
-             {"nccl", set_nccl},     {"patience", set_patience}};
+} table[] = {{"order", set_order},      {"delay", set_delay},
+             {"memory", set_memory},    {"devices", set_devices},
+             {"driver", set_driver},    {"peers", set_peers},
+             {"nccl", set_nccl},        {"quiet", set_quiet},
+             {"patience", set_patience}};
 
 std::mutex &lock()
 {

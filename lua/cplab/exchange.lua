@@ -45,6 +45,36 @@ function M.plan(route, comm, dtype, width, method)
     }, Plan)
 end
 
+local Graph = {}
+Graph.__index = Graph
+
+--- Collective. A captured exchange from src to dst, both on a device, through which plans of any
+-- route go: see cpl_graph in cplab.h.
+-- @tparam Plan plan whose group, row and row counts all others must have
+-- @tparam Tensor src
+-- @tparam Tensor dst
+-- @tparam integer room pieces that a rank may receive; by NCCL: routes that are kept
+-- @treturn Graph
+function M.graph(plan, src, dst, room)
+    local ptr = clib.create("cpl_graph", C.cpl_graph_destroy, 2, C.cpl_graph_create, plan._ptr,
+        src._ptr, dst._ptr, room)
+    return setmetatable({ _ptr = ptr, _plan = plan, _src = src, _dst = dst }, Graph)
+end
+
+--- Collective. Moves the rows along the route of a plan.
+-- @tparam Plan plan
+-- @treturn Tensor dst
+-- @raise the plan is of another group, row or row count, or the graph has no room for it
+function Graph:replay(plan)
+    clib.check(C.cpl_graph_replay(self._ptr, plan._ptr), 2)
+    return self._dst
+end
+
+--- How many captures it holds.
+function Graph:captures()
+    return tonumber(C.cpl_graph_captures(self._ptr))
+end
+
 --- The names of the methods.
 -- @treturn {string,...}
 function M.methods()

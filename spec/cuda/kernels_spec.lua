@@ -468,8 +468,10 @@ local function fault_of(device, list, options)
     local all = memories(device, pieces.random(61), 4096)
     if options.is_fresh then all.device[0] = device:alloc(4096) end
     local tables = pieces.on_device(device, list)
-    device:check(device.lib.cpl_cuda_copy(move_of(device, all, tables, options), nil))
-    local why = device:fault()
+    local move = move_of(device, all, tables, options)
+    local why = device:fault_of(function()
+        device:check(device.lib.cpl_cuda_copy(move, nil))
+    end)
     device:free_all()
     return why
 end

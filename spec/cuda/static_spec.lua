@@ -8,7 +8,7 @@ local environment = require "cplab.environment"
 
 local root = environment.root()
 local build = package.searchpath("cplab_cdef", package.path):match "^(.*)/lua/"
-local library = build .. "/bin/libcuda_kernels_device.so"
+local library = build .. "/bin/libcplab_cuda.so"
 local architectures = { 80, 90 }
 
 local missing = not lfs.attributes(library) and "there is no CUDA toolkit (nvcc) on this machine"

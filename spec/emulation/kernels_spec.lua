@@ -149,11 +149,13 @@ last: cudaSuccess
                 .. "reset: cudaSuccess\nmalloc: cudaSuccess\n", run "null_pointer")
         end)
 
-        it("accesses past the end, to freed memory, and misaligned ones", function()
+        it("accesses past the end, past the stack, to freed memory, and misaligned ones", function()
             always_faults("freed_memory", "cudaErrorIllegalAddress",
                 "illegal access to address 0x%x+")
             always_faults("misaligned", "cudaErrorMisalignedAddress", "an access of 16 bytes is "
                 .. "misaligned, or its address is none at all")
+            always_faults("large_stack", "cudaErrorLaunchFailure",
+                "the thread needs more stack than the emulator's %d+ bytes")
             local text = run "past_the_end"
             assert.matches("\ninside: cudaSuccess\noutside: cudaErrorIllegalAddress: kernel touch",
                 text)

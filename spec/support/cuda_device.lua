@@ -110,15 +110,15 @@ function Device:download(memory, bytes, ctype)
     return array
 end
 
---- Waits for what is expected to fail, forgives it, and returns what the emulator says of it: a
--- kernel that ends early may be followed by the checker's own sentence.
-function Device:fault()
-    local said = {}
-    while self.lib.cudaDeviceSynchronize() ~= 0 do
-        said[#said + 1] = ffi.string(self.lib.cpl_emulation_why())
-        self.lib.cpl_emulation_forgive()
-    end
-    return table.concat(said, "\n")
+--- Carries out what is expected to fail, forgives it, and returns what the emulator says of it.
+function Device:fault_of(launch)
+    self.lib.cpl_emulation_set("quiet", "1")
+    launch()
+    assert(self.lib.cudaDeviceSynchronize() ~= 0, "no kernel has failed")
+    local why = ffi.string(self.lib.cpl_emulation_why())
+    self.lib.cpl_emulation_forgive()
+    self.lib.cpl_emulation_set("quiet", "0")
+    return why
 end
 
 local thread_local = 1 -- cudaStreamCaptureModeThreadLocal

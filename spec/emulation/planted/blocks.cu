@@ -108,6 +108,87 @@ void no_warp_barrier(const bench &b, bool right)
     CPLI_LAUNCH(swap_neighbours, 1, 32, 0, b.stream, b.out, b.in, right);
 }
 
+/* The word is read by all before its last reader overwrites it. */
+__global__ void read_and_overwrite(int *to, bool right)
+{
+    CPLI_SHARED(int, word, [1]);
+    if (threadIdx.x == 0)
+        word[0] = 5;
+    __syncthreads();
+    int got = word[0]; /* bug: overwritten_early */
+    if (right)
+        __syncthreads();
+    if (threadIdx.x == 63)
+        word[0] = 6; /* bug: overwritten_early */
+    to[threadIdx.x] = got;
+}
+
+void overwritten_early(const bench &b, bool right)
+{
+    CPLI_LAUNCH(read_and_overwrite, 1, 64, 0, b.stream, b.out, right);
+}
+
+/* A warp has waited for itself, and the other one is still reading. */
+__global__ void warp_for_block(int *to, bool right)
+{
+    CPLI_SHARED(int, word, [1]);
+    if (threadIdx.x == 0)
+        word[0] = 5;
+    __syncthreads();
+    to[threadIdx.x] = word[0]; /* bug: only_the_warp */
+    if (right)
+        __syncthreads();
+    else
+        __syncwarp();
+    if (threadIdx.x == 0)
+        word[0] = 6; /* bug: only_the_warp */
+}
+
+void only_the_warp(const bench &b, bool right)
+{
+    CPLI_LAUNCH(warp_for_block, 1, 64, 0, b.stream, b.out, right);
+}
+
+/* All lanes have read; the writer has waited for half of them. */
+__global__ void half_of_readers(int *to, bool right)
+{
+    CPLI_SHARED(int, word, [1]);
+    if (threadIdx.x == 0)
+        word[0] = 5;
+    __syncwarp();
+    to[threadIdx.x] = word[0]; /* bug: half_waited_for */
+    if (right)
+        __syncwarp();
+    else
+        __syncwarp(threadIdx.x < 16 ? 0x0000ffffu : 0xffff0000u);
+    if (threadIdx.x == 0)
+        word[0] = 6; /* bug: half_waited_for */
+}
+
+void half_waited_for(const bench &b, bool right)
+{
+    CPLI_LAUNCH(half_of_readers, 1, 32, 0, b.stream, b.out, right);
+}
+
+/* The first barrier is there, the second is not. */
+__global__ void swap_twice(int *to, const int *from, bool right)
+{
+    CPLI_SHARED(int, tile, [32]);
+    int i = threadIdx.x;
+    tile[i] = from[i];
+    __syncwarp();
+    int got = tile[i ^ 1]; /* bug: no_second_warp_barrier */
+    if (right)
+        __syncwarp();
+    tile[i] = got + 1; /* bug: no_second_warp_barrier */
+    to[i] = tile[i];
+}
+
+void no_second_warp_barrier(const bench &b, bool right)
+{
+    CPLI_LAUNCH(swap_twice, 1, 32, 0, b.stream, b.out, b.in, right);
+}
+
 /* Lanes meet in a shuffle, but it orders no memory. */
 __global__ void shuffle_for_barrier(int *to, const int *from, bool right)
 {
@@ -170,6 +251,23 @@ __global__ void write_rows(int *to, const int *from, bool right)
 void one_row_twice(const bench &b, bool right)
 {
     CPLI_LAUNCH(write_rows, 4, 32, 0, b.stream, b.out, b.in, right);
+}
+
+/* Two blocks share 16 bytes, half each; one byte is read across. */
+__global__ void write_halves(uint2 *to, char *out, bool right)
+{
+    to[blockIdx.x] = make_uint2(1, 2); /* bug: one_byte_across */
+    unsigned at = right ? 8 * blockIdx.x : 8;
+    if (blockIdx.x == 0)
+        *out =
+            reinterpret_cast<const char *>(to)[at]; /* bug: one_byte_across */
+}
+
+void one_byte_across(const bench &b, bool right)
+{
+    CPLI_LAUNCH(write_halves, 2, 1, 0, b.stream,
+                reinterpret_cast<uint2 *>(b.in),
+                reinterpret_cast<char *>(b.out), right);
 }
 
 /* ---- initialisation ---- */
@@ -291,6 +389,11 @@ const planted_case bugs_of_blocks[] = {
     {"no_block_barrier", no_block_barrier, true},
     {"no_second_barrier", no_second_barrier, true},
     {"no_warp_barrier", no_warp_barrier, true},
+    {"overwritten_early", overwritten_early, true},
+    {"no_second_warp_barrier", no_second_warp_barrier, true},
+    {"one_byte_across", one_byte_across, true},
+    {"only_the_warp", only_the_warp, true},
+    {"half_waited_for", half_waited_for, true},
     {"shuffle_is_no_barrier", shuffle_is_no_barrier, true},
     {"wrong_mask", wrong_mask, true},
     {"divergent_barrier", divergent_barrier, true},

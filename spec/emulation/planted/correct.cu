@@ -137,6 +137,42 @@ void early_exit(const bench &b, bool)
     CPLI_LAUNCH(leave_early, 2, 64, 0, b.stream, b.out);
 }
 
+/* Two streams without an event: the host waited between. */
+void host_waits(const bench &b, bool)
+{
+    CPLI_LAUNCH(copy_row, 1, 64, 0, b.stream, b.out, b.in, N);
+    cudaStreamSynchronize(b.stream);
+    CPLI_LAUNCH(copy_row, 1, 64, 0, b.other, b.in, b.out, N);
+    cudaEventRecord(b.event, b.other);
+    cudaEventSynchronize(b.event);
+    cudaMemsetAsync(b.out, 0, 4 * N, b.stream);
+    cudaDeviceSynchronize();
+    cudaMemcpy(b.host, b.out, 4 * N, cudaMemcpyDeviceToHost);
+    b.host[0] = b.host[1];
+}
+
+/* Lanes that wait for each other in groups: each pair has its own mask. */
+__global__ void in_groups(int *to)
+{
+    CPLI_SHARED(int, tile, [32]);
+    int i = threadIdx.x;
+    tile[i] = i;
+    for (int width = 2; width <= 32; width *= 2) {
+        unsigned group = (width == 32 ? ~0u : (1u << width) - 1)
+                         << i / width * width;
+        __syncwarp(group);
+        int other = tile[i ^ (width / 2)];
+        __syncwarp(group);
+        tile[i] += other;
+    }
+    to[i] = tile[i];
+}
+
+void groups(const bench &b, bool)
+{
+    CPLI_LAUNCH(in_groups, 1, 32, 0, b.stream, b.out);
+}
+
 /* The same graph twice; fork and join inside it; routes change between. */
 void graph(const bench &b, bool)
 {
@@ -169,5 +205,6 @@ const planted_case correct_ones[] = {
     {"reductions", reductions, false}, {"atomics", atomics, false},
     {"pipeline", pipeline, false},     {"tails", tails, false},
     {"early_exit", early_exit, false}, {"graph", graph, false},
+    {"host_waits", host_waits, false}, {"groups", groups, false},
     {nullptr, nullptr, false},
 };

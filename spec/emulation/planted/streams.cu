@@ -2,6 +2,7 @@
  * streams.cu: bugs in what the host orders: streams, events, graphs, copies.
  */
 #include "planted.h"
+#include <sched.h>
 
 namespace
 {
@@ -39,6 +40,24 @@ void forgotten_event(const bench &b, bool right)
         cudaStreamWaitEvent(b.other, b.event, 0);
     }
     cudaMemsetAsync(b.out, 0, 4 * N, b.other);
+    cudaStreamSynchronize(b.other);
+    cudaStreamSynchronize(b.stream);
+}
+
+/* Two streams read; one then writes what the other may still be reading. That
+ * the host saw what the other wrote is luck to the checker: it waited for
+ * nothing. Here it makes sure that both have read before. */
+void second_reader(const bench &b, bool right)
+{
+    volatile int *last = &b.host[N / 2 - 1];
+    *last = -1;
+    CPLI_LAUNCH(copy_row, 1, 64, 0, b.stream, b.out, b.in, N / 2);
+    CPLI_LAUNCH(copy_row, 1, 64, 0, b.other, b.host, b.in, N / 2);
+    for (int i = 0; i < 1000000 && *last == -1; i++)
+        sched_yield();
+    if (right)
+        cudaDeviceSynchronize();
+    cudaMemsetAsync(b.in, 0, 4 * N, b.stream);
     cudaStreamSynchronize(b.other);
     cudaStreamSynchronize(b.stream);
 }
@@ -87,6 +106,7 @@ const planted_case bugs_of_streams[] = {
     {"read_before_sync", read_before_sync, true},
     {"write_before_sync", write_before_sync, true},
     {"forgotten_event", forgotten_event, true},
+    {"second_reader", second_reader, true},
     {"event_too_late", event_too_late, true},
     {"forgotten_join", forgotten_join, true},
     {nullptr, nullptr, false},

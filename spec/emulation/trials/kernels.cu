@@ -361,6 +361,21 @@ TRIAL(misaligned)
     tell("sync", cudaDeviceSynchronize());
 }
 
+UNSANITIZED __global__ void use_stack(int *out, int n)
+{
+    volatile char large[100 << 10];
+    for (int i = 0; i < n; i++)
+        large[i] = static_cast<char>(i);
+    *out = large[n - 1];
+}
+
+TRIAL(large_stack)
+{
+    int *out = on_device<int>(1);
+    MUST(CPLI_LAUNCH(use_stack, 1, 1, 0, nullptr, out, 100 << 10));
+    tell("sync", cudaDeviceSynchronize());
+}
+
 __global__ void read_fresh_shared(unsigned *out)
 {
     CPLI_SHARED(unsigned, fresh, [4]);

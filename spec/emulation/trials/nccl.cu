@@ -302,4 +302,5 @@ TRIAL(nccl_without_a_driver)
     ncclComm_t comm;
     say_result("id", 0, ncclGetUniqueId(&id));
     say_result("init", 0, ncclCommInitRank(&comm, 1, id, 0));
+    MUST_NCCL(ncclCommDestroy(comm));
 }

@@ -1,0 +1,123 @@
+-- What the command line says where a device, or part of what it needs, is not there: one sentence
+-- and exit status 3; and of what goes wrong on a device inside a case. The emulator plays the
+-- machines.
+local device = require "spec.support.on_device"
+local word = require("cplab.environment").shell_word
+
+local it_there = device.it(it, pending)
+local program = require("cplab.environment").root() .. "/cplab"
+
+-- An experiment in a file of its own; the text of its `run`.
+local function experiment(run, ranks)
+    local path = os.tmpname()
+    local file = assert(io.open(path, "w"))
+    file:write(([[
+local cplab = require "cplab"
+return cplab.experiment { name = "rows", about = "rows on a device", sweep = { cp = { %d } },
+    stream = function() return cplab.stream.thd { lengths = { 64 } } end,
+    run = function(lab)
+        local z = cplab.layout.zigzag(lab.stream, { cp = lab.size })
+        local c = cplab.layout.contiguous(lab.stream, { cp = lab.size })
+        local x = cplab.tensor.zeros({ z:n_local(lab.rank), 4 }, "f32")
+        %s
+    end }
+]]):format(ranks or 4, run))
+    file:close()
+    return path
+end
+
+-- Runs it on emulated devices. Returns the exit status, and all that was said.
+local function run(path, settings, words)
+    local command = { "env" }
+    for name, value in pairs(settings) do
+        command[#command + 1] = word(("CPLAB_CUDA_%s=%s"):format(name, value))
+    end
+    command[#command + 1] = ("%s run %s --device %s 2>&1; echo status $?"):format(word(program),
+        word(path), words or "cuda-emulated")
+    local pipe = io.popen(table.concat(command, " "))
+    local text = pipe:read "*a"
+    pipe:close()
+    os.remove(path)
+    local said, status = text:match "^(.*)status (%d+)\n$"
+    return tonumber(status), said
+end
+
+describe("a device that is not there", function()
+    local cases = {
+        { { DRIVER = "0" }, "device cuda%-emulated: there is no NVIDIA driver here\n" },
+        { { DEVICES = "0" }, "device cuda%-emulated: there is no GPU here" },
+        { { DRIVER = "12020" }, "the driver serves CUDA 12%.2, this build wants %d+%.%d or later" },
+    }
+    for _, case in ipairs(cases) do
+        it_there("is one sentence and exit status 3: " .. next(case[1]) .. " "
+            .. select(2, next(case[1])), function()
+                local status, said = run(experiment "lab:convert(x, z, c)", case[1])
+                assert.equal(3, status)
+                assert.matches(case[2], said)
+                assert.equal(1, select(2, said:gsub("\n", "\n")))
+            end)
+    end
+
+    it_there("is not missed where it is there", function()
+        local status, said = run(experiment "lab:convert(x, z, c)", {})
+        assert.equal(0, status, said)
+    end)
+
+    it_there("has no layers yet, which is said before the first case", function()
+        local path = require("cplab.environment").root() .. "/experiments/ratio_sweep.lua"
+        local pipe = io.popen(("%s run %s --device cuda-emulated 2>&1; echo status $?"):format(
+            word(program), word(path)))
+        local said = pipe:read "*a"
+        pipe:close()
+        assert.equal("cplab: device cuda-emulated: layers do not run there yet: an experiment with "
+            .. "a model needs the device cpu; exchanges of rows do\nstatus 3\n", said)
+    end)
+end)
+
+describe("a group that devices do not serve", function()
+    it_there("has two ranks on one device with NCCL", function()
+        local status, said = run(experiment "lab:convert(x, z, c)", { DEVICES = "2" },
+            "cuda-emulated --transport nccl")
+        assert.equal(1, status)
+        assert.matches("nccl: ranks 0 and 2 are both on device 0 (2 devices for 4 ranks), and NCCL "
+            .. "takes one rank a device", said, 1, true)
+    end)
+
+    it_there("shares a device where it is direct", function()
+        local status, said = run(experiment("lab:convert(x, z, c)", 8), { DEVICES = "1" })
+        assert.equal(0, status, said)
+    end)
+
+    it_there("has devices that do not reach each other", function()
+        local status, said = run(experiment "lab:convert(x, z, c)", { PEERS = "0" })
+        assert.equal(1, status)
+        assert.matches("does not reach the memory of device", said, 1, true)
+    end)
+
+    it_there("has an NCCL of another version than its header", function()
+        local status, said = run(experiment "lab:convert(x, z, c)", { NCCL = "21903" },
+            "cuda-emulated --transport nccl")
+        assert.equal(1, status)
+        assert.matches("nccl: the library is 2.19.3, but this build was made with the header of "
+            .. "2%.%d+%.%d+", said)
+    end)
+end)
+
+describe("a case on a device", function()
+    it_there("has no memory left", function()
+        local status, said = run(experiment "cplab.tensor.zeros({ 2 ^ 20, 4 }, 'f32')",
+            { MEMORY = "4M" })
+        assert.equal(1, status)
+        assert.matches("cuda%-emulated %d: out of memory in taking 16777216 bytes: %d+ of %d+ bytes "
+            .. "are left", said)
+    end)
+
+    it_there("reads where nothing is: the error names the kernel", function()
+        local status, said = run(experiment [[
+            local y = lab:convert(x, z, c)
+            if lab.rank == 1 then x._ptr.data = require("ffi").cast("void *", 4096) end
+            lab:convert(x, z, c):totable()]], {})
+        assert.equal(1, status)
+        assert.matches("cuda%-emulated %d: .*cpl_cuda_copy.*: an illegal memory access", said)
+    end)
+end)
