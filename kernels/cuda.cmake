@@ -45,9 +45,13 @@ if(CPLAB_HAS_CUDA)
     list(APPEND cuda_objects ${object})
   endforeach()
 
+  add_custom_target(cuda_compiled DEPENDS ${cuda_objects}) # once, for all that link them
+
   # The kernels alone, with the toolkit's own runtime: for specs, on a GPU where there is one.
   add_library(cuda_kernels_device MODULE ${cuda_objects} ${cuda_host_sources})
   target_include_directories(cuda_kernels_device PRIVATE core core/base kernels)
   target_link_libraries(cuda_kernels_device PRIVATE flags cplab CUDA::cudart)
   set_target_properties(cuda_kernels_device PROPERTIES LINKER_LANGUAGE C)
+  add_dependencies(cuda_kernels_device cuda_compiled)
+  built_for(specs cuda_kernels_device)
 endif()

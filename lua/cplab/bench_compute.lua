@@ -25,8 +25,9 @@ end
 
 -- The machine, what all rows have in common, and the head. Returns the table.
 local function begin_table(kind, env, chosen)
-    print(("# cplab %s %s, %s, %d core%s, load %.1f"):format(env.version, env.commit or "", env.cpu,
-        env.cores, env.cores == 1 and "" or "s", env.load or 0 / 0))
+    local version = table.concat({ env.version, env.commit }, " ")
+    print(("# cplab %s, %s, %d core%s, load %.1f"):format(version, env.cpu, env.cores,
+        env.cores == 1 and "" or "s", env.load or 0 / 0))
     print(("# transport %s, BLAS %s on one thread a rank, gemm of %d^3, %d iterations after %d")
         :format(env.transport, env.blas, chosen.gemm, chosen.iters, chosen.warmup))
     local shown = tables.new(kind, chosen.cases, chosen.scan)

@@ -38,7 +38,8 @@ local function survey(chosen)
 end
 
 local function print_survey(env, chosen)
-    print(("# cplab %s %s, %s, %d core%s"):format(env.version, env.commit or "", env.cpu, env.cores,
+    local version = table.concat({ env.version, env.commit }, " ")
+    print(("# cplab %s, %s, %d core%s"):format(version, env.cpu, env.cores,
         env.cores == 1 and "" or "s"))
     print(("# transport %s, %d ranks (cp %d, tp %d), %d iterations after %d"):format(env.transport,
         chosen.cp * chosen.tp, chosen.cp, chosen.tp, chosen.iters, chosen.warmup))

@@ -50,7 +50,7 @@ for name, words in pairs { gqa = GQA, gdn = GDN } do
             local lines = {}
             for line in result.out:gmatch "[^\n]+" do lines[#lines + 1] = line end
             assert.equal(3 + 1 + 2, #lines)
-            assert.truthy(lines[1]:find "^# cplab %d.*, %d+ cores?, load [%d.]+$")
+            assert.truthy(lines[1]:find "^# cplab %d[^,]*%w, .*, %d+ cores?, load [%d.]+$")
             assert.truthy(lines[2]:find("^# transport local, BLAS %S+ on one thread a rank, gemm "
                 .. "of 32%^3, 3 iterations after 1$"))
             assert.truthy(lines[3]:find(name == "gqa"

@@ -23,7 +23,7 @@ describe("./cplab bench convert", function()
         local lines = {}
         for line in result.out:gmatch "[^\n]+" do lines[#lines + 1] = line end
         assert.equal(3 + 2 + 1 + 3, #lines)
-        assert.truthy(lines[1]:find "^# cplab %d.*, %d+ cores?$")
+        assert.truthy(lines[1]:find "^# cplab %d[^,]*%w, .*, %d+ cores?$")
         assert.equal("# transport local, 4 ranks (cp 4, tp 1), 3 iterations after 5", lines[2])
         assert.truthy(lines[3]:find("^# memcpy of 16384 bytes: one rank alone [%d.]+ GB/s, all "
             .. "ranks at once [%d.]+ GB/s together$"))

@@ -180,6 +180,27 @@ fi]]):format(folder, folder))
         assert.equal(2, n_builds())
     end)
 
+    it("builds no more than the words want", function()
+        local source = folder .. "/checkout/spec/c/a.c"
+        local function built(words)
+            os.remove(folder .. "/calls")
+            run(words)
+            return (command.read(folder .. "/calls") or ""):match " %-%-target ([%l ]+)"
+        end
+        assert.equal("all", built "run a")
+        command.write(source, "") -- a program of the specs is nothing to a run
+        assert.is_nil(built "run a")
+        assert.equal("all devices", built "run a --device=cuda")
+        assert.is_nil(built "run a --device cuda-emulated")
+        assert.is_nil(built "run a --device cpu")
+        assert.is_nil(built "doctor")
+        assert.equal("all devices specs", built "test")
+        assert.is_nil(built "test")
+        command.shell("sleep 0.01; echo 1 >" .. source)
+        assert.equal("all devices specs", built "test")
+        assert.is_nil(built "doctor")
+    end)
+
     it("gives mpirun what a user would have to say, unless the user says it", function()
         program("mpicc", "echo Open MPI")
         program("mpirun", [[
@@ -244,11 +265,19 @@ OMPI_MCA_rmaps_base_oversubscribe=1
         program("mpicc", "echo Open MPI")
         program("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
         program("clang", "echo " .. folder)
-        command.shell(("touch %s/libclang_rt.fuzzer-$(uname -m).a"):format(folder))
+        command.shell(("touch %s/libclang_rt.fuzzer-$(uname -m).a && cp %s/spec/all.sh "
+            .. "%s/checkout/spec"):format(folder, command.root, folder))
         local result = run "test --all"
         assert.equal(1, result.status)
         assert.truthy(result.out:find "luacheck +ok")
-        assert.truthy(result.out:find "specs +FAILED")
+        assert.truthy(result.out:find("\nspecs (no CUDA toolkit: spec/emulation and spec/cuda are "
+            .. "skipped) FAILED", 1, true))
+        for _, row in ipairs { { "bin/emulation_trial", "specs %(no nvcc: .-are skipped%) FAILED" },
+            { "cuda/nvcc.txt", "specs +FAILED" } } do
+            command.shell(("cd %s/checkout/.build/check && mkdir -p cuda && touch %s"):format(
+                folder, row[1]))
+            assert.truthy(run("test --all").out:find("\n" .. row[2]))
+        end
         assert.truthy(result.out:find "specs, address%+undefined +FAILED")
         assert.truthy(result.out:find "specs, mpirun 4 +FAILED")
     end)
