@@ -212,7 +212,8 @@ describe("a graph", function()
                 assert.matches("graph: along zigzag.* a rank receives %d+ pieces, but the graph has "
                     .. "room for 3", result.room)
                 assert.matches("moves 10 %-> 10 rows of 3 f32", result.rows)
-                assert.matches('graph: it carries plans by "copy", not by "packed"', result.method)
+                assert.matches('graph: it carries plans by "copy", not by "packed"',
+                    result.method)
                 assert.matches("graph: room for 0, not >= 1", result.none)
             end
         end)
