@@ -86,6 +86,23 @@ specs_under_mpirun() { # variant, ranks
     CPLAB_VARIANT=$1 timeout -k 5 120 "$root/cplab" mpirun -n "$2" test $rank_specs
 }
 
+# The specs of exchanges with the rows of all ranks on emulated devices; what they have of large
+# shards and of models is the CPU's.
+device_specs="spec/exchange/adjoint_spec.lua spec/exchange/auto_spec.lua
+spec/exchange/composed_spec.lua spec/exchange/memory_spec.lua spec/exchange/moving_spec.lua
+spec/exchange/parts_spec.lua spec/exchange/refusing_spec.lua spec/exchange/shard_spec.lua
+spec/exchange/sliced_spec.lua"
+
+specs_on_devices() { # variant
+    if [ ! -e "$builds/$1/bin/libcplab_cuda_emulated.so" ]; then
+        printf 'skipped specs on emulated devices\n    CUDA (nvcc) is not here\n'
+        printf '0 passed, 0 failed, 1 skipped\n'
+        return 0
+    fi
+    # shellcheck disable=SC2086
+    CPLAB_VARIANT=$1 CPLAB_TRANSPORT=cuda-emulated timeout -k 5 300 "$root/cplab" test $device_specs
+}
+
 # Where the kernel spreads addresses wider than the sanitizer knows, it runs without the spreading.
 thread_driver() {
     local program=$builds/thread/bin/tsan_local
@@ -122,6 +139,7 @@ test_all() {
     stage "clang-format" lint_format
     stage "cppcheck" lint_c
     stage "specs$(without_cuda check)" specs check
+    stage "specs, emulated devices" specs_on_devices check
     local n
     for n in 1 2 3 4 8; do
         stage "specs, mpirun $n" specs_under_mpirun check $n

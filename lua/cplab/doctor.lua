@@ -84,7 +84,8 @@ local function cuda()
         return lines
     end
     lines[2] = ("plug-in for CUDA %s: %s"):format(version(found.runtime, 10), STATE)
-    local driver = found.driver > 0 and "driver for CUDA " .. version(found.driver, 10) .. ", " or ""
+    local driver = found.driver > 0 and ("driver for CUDA %s, "):format(version(found.driver, 10))
+        or ""
     lines[3] = driver .. devices_of(found)
     lines[4] = nccl(found)
     return lines

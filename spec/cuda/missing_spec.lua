@@ -108,8 +108,8 @@ describe("a case on a device", function()
         local status, said = run(experiment "cplab.tensor.zeros({ 2 ^ 20, 4 }, 'f32')",
             { MEMORY = "4M" })
         assert.equal(1, status)
-        assert.matches("cuda%-emulated %d: out of memory in taking 16777216 bytes: %d+ of %d+ bytes "
-            .. "are left", said)
+        assert.matches("cuda%-emulated %d: out of memory in taking 16777216 bytes: %d+ of %d+ "
+            .. "bytes are left", said)
     end)
 
     it_there("reads where nothing is: the error names the kernel", function()

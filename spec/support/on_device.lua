@@ -13,6 +13,15 @@ function M.missing()
     return ffi.string(C.cpl_last_error())
 end
 
+--- Sets something of the emulator: kernels/emulation/emulation.h. Nothing where there is none.
+function M.set(name, value)
+    if M.missing() then return end
+    pcall(ffi.cdef, "int cpl_emulation_set(const char *name, const char *value);")
+    local build = package.searchpath("cplab_cdef", package.path):match "^(.*)/lua/"
+    local emulator = ffi.load(build .. "/bin/libcplab_cuda_emulated.so")
+    assert(emulator.cpl_emulation_set(name, value) == 0, name)
+end
+
 --- As ranks.try, with the rows of the ranks on devices.
 -- @tparam ?string transport "direct" or "nccl"
 function M.try(transport, n, f, payload)
