@@ -52,7 +52,7 @@ namespace
 /* The communicator ends, and with it the device: nothing goes on wrong. */
 void break_off(clique &c, int device, const std::string &why)
 {
-    c.ended = true;
+    c.ended = c.broken = true;
     c.changed.notify_all();
     fault(device, cudaErrorLaunchFailure, "%s", why.c_str());
 }
@@ -151,7 +151,7 @@ void run_group(const ncclComm &comm, const std::vector<send_or_receive> &parts,
             box.second.erase(
                 std::remove(box.second.begin(), box.second.end(), &each),
                 box.second.end());
-    if (fault_of(comm.device) == cudaSuccess)
+    if (c.broken && fault_of(comm.device) == cudaSuccess)
         fault(comm.device, cudaErrorLaunchFailure,
               "NCCL: rank %d gives up, since its communicator was ended",
               comm.rank);

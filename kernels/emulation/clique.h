@@ -35,7 +35,8 @@ struct clique {
     std::vector<int> devices; /* by rank; -1: has not joined */
     ncclResult_t joined = ncclSuccess;
     std::map<std::pair<int, int>, std::deque<letter *>> boxes; /* (from, to) */
-    bool ended = false; /* by an abort or a fault: nobody waits any more */
+    bool ended = false;  /* by an abort or a fault: nobody waits any more */
+    bool broken = false; /* by a fault: all devices have it */
 };
 
 using clique_pointer = std::shared_ptr<clique>;

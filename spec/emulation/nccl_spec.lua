@@ -47,6 +47,13 @@ describe("the double of NCCL", function()
         assert.matches("rank 1: cudaSuccess\n", text)
     end)
 
+    it("lets go of a device whose communicator is aborted", function()
+        local text = run "nccl_abort"
+        assert.matches("rank 0: cudaSuccess\n", text)
+        assert.matches("rank 1: cudaSuccess\n", text)
+        assert.not_matches("cuda emulation", text)
+    end)
+
     it("refuses two ranks on one device, on all ranks", function()
         local text = run "nccl_one_device"
         for rank = 0, 1 do

@@ -231,6 +231,22 @@ TRIAL(nccl_peer_never_comes)
     });
 }
 
+/* Who aborts a communicator frees its device, which stays as it was. */
+TRIAL(nccl_abort)
+{
+    on_ranks(2, false, [](int rank, ncclUniqueId id) {
+        member me = {rank, nullptr, new_stream()};
+        MUST_NCCL(ncclCommInitRank(&me.comm, 2, id, rank));
+        int *at = on_device<int>(4);
+        if (rank == 0)
+            MUST_NCCL(ncclRecv(at, 4, ncclInt32, 1, me.comm, me.stream));
+        MUST_NCCL(ncclCommAbort(me.comm));
+        cudaError_t error = cudaStreamSynchronize(me.stream);
+        std::lock_guard<std::mutex> hold(printing);
+        std::printf("rank %d: %s\n", rank, cudaGetErrorName(error));
+    });
+}
+
 TRIAL(nccl_one_device)
 {
     on_ranks(2, true, [](int rank, ncclUniqueId id) {
