@@ -158,7 +158,8 @@ describe("rows on a device", function()
         end
     end)
 
-    it_there("T-09: a route on another device than the tensor is refused", function()
+    it("T-09: a route on another device than the tensor is refused", function()
+        if device.missing() then pending(device.missing()) end
         local results = device.run("direct", 2, function(comm)
             local cplab = require "cplab"
             local exchange = require "cplab.exchange"
