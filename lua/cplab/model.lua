@@ -456,9 +456,11 @@ function Model:signature()
     return table.concat(out, " ")
 end
 
-local WITH = { policy = "string|table?", dtype = "string?", seed = "integer?", mtp = "boolean?" }
+local WITH = { policy = "string|table?", dtype = "string?", seed = "integer?", mtp = "boolean?",
+    bound_to = "table?" }
 
---- A copy with another field or two: { policy =, dtype =, seed =, mtp = false }.
+--- A copy with another field or two: { policy =, dtype =, seed =, mtp = false, bound_to = (by kind,
+-- the layouts that its layers are held to: {} for none) }.
 -- @raise an unknown field or dtype, with the nearest; what a policy raises
 function Model:with(fields)
     args.fields("model:with", fields, WITH, 2)
