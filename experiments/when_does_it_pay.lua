@@ -42,8 +42,9 @@ local function stream(case)
         2 * case.group, case.draw) }
 end
 
-local function model()
-    return cplab.model.qwen35_397b_proxy { layers = 4, policy = "auto" }
+local function model(case)
+    return cplab.model.qwen35_397b_proxy { layers = 4, policy = "auto",
+        auto = { cluster = case.cluster, dtype = "bf16" } }
 end
 
 local function assignment(lab, rival)
