@@ -80,10 +80,10 @@ specs() { # variant
 rank_specs="spec/mpi spec/comm/comm_spec.lua spec/comm/part_spec.lua spec/comm/ending_spec.lua
 spec/exchange"
 
-# Two minutes are more than they need: a rank that hangs is ended.
+# Five minutes are more than they need: a rank that hangs is ended.
 specs_under_mpirun() { # variant, ranks
     # shellcheck disable=SC2086
-    CPLAB_VARIANT=$1 timeout -k 5 120 "$root/cplab" mpirun -n "$2" test $rank_specs
+    CPLAB_VARIANT=$1 timeout -k 5 300 "$root/cplab" mpirun -n "$2" test $rank_specs
 }
 
 # The specs of exchanges with the rows of all ranks on emulated devices; what they have of large
