@@ -9,7 +9,8 @@ local program = build .. "/bin/emulation_trial"
 
 --- nil, or why there are no trials in this build.
 M.missing = not require("lfs").attributes(program)
-    and "the emulator of CUDA is not built: it needs CUDA's headers and an x86-64" or nil
+    and "the emulator of CUDA is not built: it needs CUDA's headers, an x86-64, and no sanitizer"
+    or nil
 
 --- The lines that a trial prints, standard error among them.
 -- @tparam string name of the trial
