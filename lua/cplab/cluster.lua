@@ -10,8 +10,8 @@
 --     exchange  alpha + messages * message + (bytes + half) / beta      of each level of links
 --
 -- A rank's two levels of links run side by side as far as links.overlap says (1: the longer of the
--- two counts, 0: their sum). Ranks that share fewer cores than they are (only "local") also wait
--- for each other: what all of them spend, divided by the cores, is a lower bound.
+-- two counts, 0: their sum). Ranks that share fewer cores than they are (only "local") work in
+-- turns: the more of them are busy, the slower each is.
 -- @module cplab.cluster
 -- @usage local h100 = cplab.cluster.load "h100"
 --   local slow = h100:with { links = { between = { beta = 23e9 } } }
@@ -273,16 +273,28 @@ function Cluster:exchange(inside_bytes, inside_messages, between_bytes, between_
         over(links.between, between_bytes, between_messages), links.overlap)
 end
 
---- Seconds until all ranks are done: the slowest one, or where ranks share cores what all spend
--- divided by the cores.
+-- Ranks that share cores are threads that the system gives equal turns: while k of them work on c
+-- cores, each advances at c / k. So the last one is done after more than the mean of all work where
+-- it is alone at the end.
+local function in_turns(seconds, cores)
+    table.sort(seconds)
+    local n, elapsed, done = #seconds, 0, 0
+    for i, work in ipairs(seconds) do
+        elapsed = elapsed + (work - done) * math.max((n - i + 1) / cores, 1)
+        done = work
+    end
+    return elapsed
+end
+
+--- Seconds until all ranks are done: the slowest one alone, or where ranks share cores in turns.
 -- @param seconds by rank: a list from 1, or with n a C array from 0
 -- @tparam ?number n
 function Cluster:slowest(seconds, n)
-    local most, sum = 0, 0
+    local most, list = 0, {}
     for i = n and 0 or 1, n and n - 1 or #seconds do
-        most, sum = math.max(most, seconds[i]), sum + seconds[i]
+        most, list[#list + 1] = math.max(most, seconds[i]), seconds[i]
     end
-    return self.cores and math.max(most, sum / self.cores) or most
+    return self.cores and in_turns(list, self.cores) or most
 end
 
 return M

@@ -457,14 +457,15 @@ function Model:signature()
 end
 
 local WITH = { policy = "string|table?", dtype = "string?", seed = "integer?", mtp = "boolean?",
-    bound_to = "table?" }
+    routes = "string?", bound_to = "table?" }
 
---- A copy with another field or two: { policy =, dtype =, seed =, mtp = false, bound_to = (by kind,
--- the layouts that its layers are held to: {} for none) }.
+--- A copy with another field or two: { policy =, dtype =, seed =, mtp = false, routes =, bound_to =
+-- (by kind, the layouts that its layers are held to: {} for none) }.
 -- @raise an unknown field or dtype, with the nearest; what a policy raises
 function Model:with(fields)
     args.fields("model:with", fields, WITH, 2)
     if fields.dtype then args.one_of("model:with", "dtype", fields.dtype, DTYPES, 2) end
+    if fields.routes then args.one_of("model:with", "routes", fields.routes, ROUTES, 2) end
     local copy = setmetatable({}, Model)
     for name, value in pairs(self) do
         copy[name] = value

@@ -164,11 +164,15 @@ describe("a cluster", function()
         assert.near(11.3 + 22.2, c:with { links = links }:exchange(95, 3, 20, 1), 1e-12)
     end)
 
-    it("waits for the slowest rank, and where cores are shared for all of them", function()
+    it("waits for the slowest rank, and where cores are shared for ranks in turns", function()
         local c = cluster.load "h100"
+        local shared = c:with { cores = 2 }
         assert.equal(3, c:slowest { 1, 3, 2 })
-        assert.equal(3, c:with { cores = 2 }:slowest { 1, 3, 2 })
-        assert.equal(4, c:with { cores = 2 }:slowest { 2, 3, 3 })
+        assert.equal(4, shared:slowest { 2, 2, 2, 2 }) -- all busy to the end
+        assert.equal(3, shared:slowest { 1, 3 }) -- a core each
+        assert.equal(4, shared:slowest { 3, 2, 3 }) -- 2/3 of a core each, then a core each
+        assert.equal(1 * 1.5 + 1 + 1, shared:slowest { 1, 3, 2 }) -- the last alone at the end
+        assert.equal(0, shared:slowest {})
     end)
 
     it("hides a share of the shorter of two things", function()
