@@ -27,6 +27,9 @@ describe("model", function()
         assert.equal(m:signature(), m:with({ policy = "native" }):signature())
         assert.not_equal(m:signature(), m:with({ seed = 1 }):signature())
         assert.not_equal(m:signature(), m:with({ dtype = "f64" }):signature())
+        assert.equal("lazy", m:with({ routes = "lazy" }).routes)
+        assert.has_error(function() m:with({ routes = "lasy" }) end,
+            'model:with: unknown routes "lasy"; did you mean "lazy"?')
     end)
 
     it("refuses what cannot be, at the caller's line", function()
