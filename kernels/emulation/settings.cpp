@@ -85,6 +85,14 @@ bool set_memory(settings &s, const char *text)
     return true;
 }
 
+bool flag(const char *text, bool *out)
+{
+    int yes = 0;
+    bool right = whole(text, 0, 1, &yes);
+    *out = yes != 0;
+    return right;
+}
+
 bool set_devices(settings &s, const char *text)
 {
     return whole(text, 0, 64, &s.devices);
@@ -97,10 +105,7 @@ bool set_driver(settings &s, const char *text)
 
 bool set_peers(settings &s, const char *text)
 {
-    int yes = 0;
-    bool right = whole(text, 0, 1, &yes);
-    s.peers = yes != 0;
-    return right;
+    return flag(text, &s.peers);
 }
 
 bool set_nccl(settings &s, const char *text)
@@ -110,10 +115,7 @@ bool set_nccl(settings &s, const char *text)
 
 bool set_quiet(settings &s, const char *text)
 {
-    int yes = 0;
-    bool right = whole(text, 0, 1, &yes);
-    s.quiet = yes != 0;
-    return right;
+    return flag(text, &s.quiet);
 }
 
 bool set_patience(settings &s, const char *text)

@@ -37,14 +37,6 @@ local function draw(choose, pattern, spreads)
     return { entry = choose(LAYOUTS), exit = choose(LAYOUTS), layers = layers }
 end
 
-local function assert_parity(m, what)
-    assert.is_true(m.parity_fwd <= BOUND, ("%s: forward %g at %s"):format(what, m.parity_fwd,
-        tostring(m.parity_fwd_where)))
-    assert.is_true(m.parity_grad <= BOUND, ("%s: gradient %g at %s"):format(what, m.parity_grad,
-        tostring(m.parity_grad_where)))
-    assert.equal(0, m.wrong_rows, what)
-end
-
 local function make(fields)
     local t = {}
     for name, value in pairs(fields) do t[name] = value end
@@ -96,7 +88,7 @@ local function check(i, cp, tp, batch)
     local stream = batch and { seqlen = 24 * tp, batch = batch }
         or labs.padded(choose(STREAMS), 2 * cp * tp)
     local m = run(fields, stream, cp, tp, nil, { recompute = i % 4 == 2 and "layer" or nil })
-    assert_parity(m, ("case %d"):format(i))
+    labs.assert_parity(m, BOUND, ("case %d"):format(i))
     local n, bytes, messages = shown(fields, stream, cp, tp)
     assert.same({ n, bytes, messages }, { m.conversions_fwd, m.conversion_bytes_fwd,
         m.conversion_messages_fwd })
@@ -184,7 +176,7 @@ describe("the residual stream", function()
         local fields = model({ entry = c, exit = c, layers = lives(z, z, c, c, z) },
             { pattern = "**GG*" })
         local m = run(fields, STREAM, 4)
-        assert_parity(m, "coalesced")
+        labs.assert_parity(m, BOUND, "coalesced")
         assert.equal(4, m.conversions_fwd)
         assert.equal(4, m.conversions_bwd)
         assert.equal(m.conversion_bytes_fwd, m.conversion_bytes_bwd)
@@ -200,7 +192,7 @@ describe("the residual stream", function()
         local fields = model({ entry = "contiguous", exit = "mirror",
             layers = lives("mirror", "contiguous", "mirror") }, { pattern = "GGG", mlp = false })
         local m = run(fields, { lengths = { 32 } }, 4)
-        assert_parity(m, "in place")
+        labs.assert_parity(m, BOUND, "in place")
         assert.equal(3, m.conversions_fwd)
     end)
 

@@ -8,11 +8,7 @@ local BOUND = 1e-12
 
 local function check(stream, model, cp, tp)
     local m = labs.parity_step(stream, model, cp, nil, tp)
-    assert.is_true(m.parity_fwd <= BOUND, ("forward %g at %s"):format(m.parity_fwd,
-        tostring(m.parity_fwd_where)))
-    assert.is_true(m.parity_grad <= BOUND, ("gradient %g at %s"):format(m.parity_grad,
-        tostring(m.parity_grad_where)))
-    assert.equal(0, m.wrong_rows)
+    labs.assert_parity(m, BOUND)
     assert.equal(0, m.routes_built_in_step)
     return m
 end

@@ -19,11 +19,7 @@ end
 local function check(real, m, cp, n_layers, multiple)
     local metrics = labs.parity_step(labs.padded(real, multiple or 2 * cp), m, cp)
     assert.is_true(metrics.moe_margin > 1e-9, "a choice within rounding: take another seed")
-    assert.is_true(metrics.parity_fwd <= BOUND, ("forward %g at %s"):format(metrics.parity_fwd,
-        tostring(metrics.parity_fwd_where)))
-    assert.is_true(metrics.parity_grad <= BOUND, ("gradient %g at %s"):format(
-        metrics.parity_grad, tostring(metrics.parity_grad_where)))
-    assert.equal(0, metrics.wrong_rows)
+    labs.assert_parity(metrics, BOUND)
     local tokens = 0
     for _, n in ipairs(real) do tokens = tokens + n end
     assert.equal(tokens * 2 * (n_layers or 4), metrics.moe_choices)

@@ -23,11 +23,7 @@ end
 
 local function check(stream, m, cp, options, tp)
     local metrics = labs.parity_step(stream, m, cp, options, tp)
-    assert.is_true(metrics.parity_fwd <= BOUND, ("forward %g at %s"):format(metrics.parity_fwd,
-        tostring(metrics.parity_fwd_where)))
-    assert.is_true(metrics.parity_grad <= BOUND, ("gradient %g at %s"):format(
-        metrics.parity_grad, tostring(metrics.parity_grad_where)))
-    assert.equal(0, metrics.wrong_rows)
+    labs.assert_parity(metrics, BOUND)
     assert.equal(0, metrics.routes_built_in_step)
     assert.equal(m.mtp.depth, #metrics.mtp_losses)
     return metrics

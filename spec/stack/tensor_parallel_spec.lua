@@ -15,11 +15,7 @@ end
 
 local function check(...)
     local m = step(...)
-    assert.is_true(m.parity_fwd <= BOUND, ("forward %g at %s"):format(m.parity_fwd,
-        tostring(m.parity_fwd_where)))
-    assert.is_true(m.parity_grad <= BOUND, ("gradient %g at %s"):format(m.parity_grad,
-        tostring(m.parity_grad_where)))
-    assert.equal(0, m.wrong_rows)
+    labs.assert_parity(m, BOUND)
     assert.equal(0, m.routes_built_in_step)
     return m
 end

@@ -1,5 +1,6 @@
 --- Labs in specs: a small hybrid stack on rank threads, by default traced and compared with
 -- one rank.
+local assert = require "luassert"
 local buffer = require "string.buffer"
 
 local clib = require "clib"
@@ -51,6 +52,19 @@ function M.parity_step(stream, model, cp, options, tp)
         error(message, 2)
     end
     return result.answers[1], result
+end
+
+--- Fails unless a traced step equals the reference and no row was in a wrong place.
+-- @tparam table m metrics of a step with `reference` and `trace`
+-- @tparam number bound of both parities
+-- @tparam ?string what begins the message
+function M.assert_parity(m, bound, what)
+    what = what and what .. ": " or ""
+    assert.is_true(m.parity_fwd <= bound, ("%sforward %g at %s"):format(what, m.parity_fwd,
+        tostring(m.parity_fwd_where)))
+    assert.is_true(m.parity_grad <= bound, ("%sgradient %g at %s"):format(what, m.parity_grad,
+        tostring(m.parity_grad_where)))
+    assert.equal(0, m.wrong_rows, what .. "rows in a wrong place")
 end
 
 --- The same with a preset of cplab.model.

@@ -151,7 +151,7 @@ return {
         source = "core/layer/gqa_a2a.c", test = deals_a2a,
     },
     {
-        name = "graphs", message = "there is no GPU code, so nothing is captured in graphs",
+        name = "graphs", message = "layers do not run on GPUs, so none is captured in a graph",
         settings = { "cuda_graph_impl", "cuda_graph_modules" }, source = "README.md",
         test = function(c) return (c.cuda_graph_impl or "none") == "none" end,
     },
