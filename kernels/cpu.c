@@ -10,4 +10,5 @@
 #endif
 
 #define TABLE NAME(kernels)
-const cpl_kernels TABLE = {.device = "cpu", .dtype = DTYPE, CPLI_ENTRIES};
+const cpl_kernels TABLE = {
+    .device = "cpu", .dtype = DTYPE, .wide = DTYPE, CPLI_ENTRIES};

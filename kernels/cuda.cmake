@@ -14,7 +14,7 @@ if(CPLAB_CUDA AND CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
   set(CPLAB_HAS_CUDA ON)
 endif()
 
-file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/exchange/*.cu)
+file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/*/*.cu)
 set(cuda_host_sources ${CMAKE_SOURCE_DIR}/kernels/exchange/sums.c)
 # For targets of the host's compiler; nvcc is asked below.
 set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX
@@ -22,7 +22,7 @@ set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX
 
 if(CPLAB_HAS_CUDA)
   file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/*.cuh kernels/*/*.cuh
-       kernels/cuda.h core/cplab.h)
+       kernels/cuda.h kernels/kernels.h kernels/launch.h core/cplab.h)
 
   # Machine code for sm_80 and sm_90, and PTX that later devices compile. Spills and other local
   # memory are errors. Uncompressed, so that the specs can read what is shipped.

@@ -11,6 +11,7 @@
 #ifdef __CUDACC__
 
 #include <cstdint>
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 /* Enqueues kernel(arguments...) and is its cudaError_t. */

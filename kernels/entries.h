@@ -40,6 +40,9 @@
     X(embedding_backward)      \
     X(cross_entropy)           \
     X(matmul)                  \
+    X(grouped_matmul)          \
+    X(grouped_matmul_backward) \
+    X(move_rows)               \
     X(axpby)                   \
     X(moe_route)               \
     X(moe_route_backward)      \

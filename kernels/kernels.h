@@ -2,20 +2,32 @@
  * kernels.h: every op that computes, as one parameter struct and one entry in
  * a table per (device, dtype).
  *
- * An op folder holds <op>_ref.c (naive, double, readable aloud: the truth) and
- * <op>_cpu.c (blocked, on BLAS where it pays; compiled once per dtype). The
- * table "ref" is filled with the references, the table "cpu" with the fast
- * ones; both obey the contracts below, so a spec compares table with table.
+ * An op folder holds <op>_ref.c (naive, double, readable aloud: the truth),
+ * <op>_cpu.c (blocked, on BLAS where it pays; compiled once per dtype) and
+ * <op>.cu (for CUDA devices; launch.h names what it holds). The table "ref" is
+ * filled with the references, "cpu" with the fast ones, those of devices by
+ * their plug-ins; all obey the contracts below, so a spec compares table with
+ * table.
  *
  * Contracts. All arrays are dense and row-major unless a stride is named;
  * strides count elements between rows. Pointers have the table's dtype, but
- * for positions (int64_t), tokens (int32_t) and spans. Row counts may be 0.
+ * for positions and lists (int64_t), tokens (int32_t), spans and blocks, and
+ * what is called WIDE: of a table of bf16 that is f32, else it has the table's
+ * dtype too. Row counts may be 0.
  * Nothing is allocated; `workspace` holds <op>_workspace(p) bytes, 64-byte
  * aligned. Outputs must not alias inputs except where said. Gradients of
  * activations are overwritten; gradients of PARAMETERS (named `grad_*`) are
  * added to, and may be NULL. Kernels do not fail: sizes are the caller's duty.
  * Spans stand in slot order and do not overlap; here a span may be empty (its
  * state then passes unchanged). Kernels may run on many threads at once.
+ *
+ * On a device everything that a struct points at lies there, lists and single
+ * results too, and an entry only enqueues, in the order of the calling rank's
+ * work. What goes wrong there is told by the next call that can fail.
+ * WIDE are all grad_* of parameters, and: rms_norm nothing else; gates g, beta
+ * and their gradients, a_log, dt_bias; gdn g, beta, every state and what has a
+ * state's shape, transitions; attention and merge lse and its gradients;
+ * moe probs, weights, their gradients; adamw and axpby as said there.
  *
  * Letters: n rows, D width of a head, H heads, K = key_dim, V = value_dim.
  */
@@ -312,21 +324,62 @@ typedef struct cpl_cross_entropy {
 } cpl_cross_entropy;
 
 /* c = alpha op(a) op(b) + beta c, row-major; op(a) is [m, k], op(b) [k, n];
- * ld* are row strides of a, b, c as stored. */
+ * ld* are row strides of a, b, c as stored. The same `batch` times (0: once),
+ * with matrices that lie *_step elements apart. */
 typedef struct cpl_matmul {
     const void *a, *b;
-    void *c;
+    void *c; /* WIDE with wide_c */
     int64_t m, n, k, lda, ldb, ldc;
-    bool transpose_a, transpose_b;
+    bool transpose_a, transpose_b, wide_c;
     double alpha, beta;
+    int64_t batch, a_step, b_step, c_step;
 } cpl_matmul;
 
-/* y = alpha x + beta y over n elements; with beta = 0, y is only written. */
-typedef struct cpl_axpby {
+/*
+ * Products of groups of rows, one matrix for each: group e is the rows
+ * offsets[e] .. offsets[e + 1] - 1. Matrix e is [out, in] row-major, w_step
+ * elements behind the one before.
+ *   forward    y[i] = x[i] W_e'
+ *   backward   dx[i] = dy[i] W_e, or with `accumulate` dx[i] += dy[i] W_e;
+ *              grad_w_e += dy_e' x_e (WIDE). dx or grad_w may be NULL.
+ */
+typedef struct cpl_grouped_matmul {
+    const void *x;            /* [n, in], x_stride */
+    const void *w;            /* [groups, out, in], row stride w_stride */
+    void *y;                  /* [n, out], y_stride */
+    const int64_t *offsets;   /* [groups + 1] */
+    int64_t groups, max_rows; /* no more rows than max_rows in all groups */
+    int64_t in, out;
+    int64_t x_stride, w_stride, w_step, y_stride;
+} cpl_grouped_matmul;
+typedef struct cpl_grouped_matmul_backward {
+    cpl_grouped_matmul forward; /* its y is not read */
+    const void *dy;             /* [n, out], dy_stride */
+    void *dx;                   /* [n, in], dx_stride */
+    void *grad_w;               /* as w */
+    int64_t dy_stride, dx_stride;
+    bool accumulate;
+} cpl_grouped_matmul_backward;
+
+/* Rows by lists: y[to[i]] = x[from[i]] for i < n, or += with `add`; a list
+ * that is NULL: i itself. A row from -1 is zeros. No row of y twice. */
+typedef struct cpl_move_rows {
     const void *x;
     void *y;
+    const int64_t *from, *to;
+    int64_t n, width, x_stride, y_stride;
+    bool add;
+    bool wide; /* x and y are WIDE */
+} cpl_move_rows;
+
+/* y = alpha x + beta y over n elements; with beta = 0, y is only written, with
+ * alpha = 0, x is not read. */
+typedef struct cpl_axpby {
+    const void *x; /* WIDE with wide */
+    void *y;       /* WIDE with wide */
     int64_t n;
     double alpha, beta;
+    bool wide;
 } cpl_axpby;
 
 /*
@@ -400,7 +453,7 @@ typedef struct cpl_moe_combine_backward {
 /* The sum of the squares of n elements, in double; the order of the sum is
  * fixed, so the same numbers give the same bits. */
 typedef struct cpl_sum_squares {
-    const void *x;
+    const void *x; /* WIDE */
     double *sum;
     int64_t n;
 } cpl_sum_squares;
@@ -414,7 +467,7 @@ typedef struct cpl_sum_squares {
  *            + m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)).
  */
 typedef struct cpl_adamw {
-    const void *grad;
+    const void *grad; /* WIDE, and m and v */
     void *w, *m, *v;
     int64_t n, step;
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
@@ -422,8 +475,13 @@ typedef struct cpl_adamw {
 
 /* The table of one (device, dtype). */
 typedef struct cpl_kernels {
-    const char *device; /* "cpu", "ref" */
+    const char *device; /* "cpu", "ref", "cuda", "cuda-emulated" */
     cpl_dtype dtype;
+    cpl_dtype wide; /* of what is WIDE */
+    /* Of kernels that do not take every size: what they take and what was
+     * asked for, or NULL where that will do. Both NULL: everything will. */
+    const char *(*attention_refusal)(const cpl_attention *p);
+    const char *(*gdn_refusal)(const cpl_gdn *p);
     void (*rms_norm)(const cpl_rms_norm *p);
     void (*rms_norm_backward)(const cpl_rms_norm_backward *p);
     void (*gated_rms_norm)(const cpl_gated_rms_norm *p);
@@ -457,6 +515,9 @@ typedef struct cpl_kernels {
     void (*embedding_backward)(const cpl_embedding_backward *p);
     void (*cross_entropy)(const cpl_cross_entropy *p);
     void (*matmul)(const cpl_matmul *p);
+    void (*grouped_matmul)(const cpl_grouped_matmul *p);
+    void (*grouped_matmul_backward)(const cpl_grouped_matmul_backward *p);
+    void (*move_rows)(const cpl_move_rows *p);
     void (*axpby)(const cpl_axpby *p);
     void (*moe_route)(const cpl_moe_route *p);
     void (*moe_route_backward)(const cpl_moe_route_backward *p);
@@ -468,9 +529,14 @@ typedef struct cpl_kernels {
     void (*adamw)(const cpl_adamw *p);
 } cpl_kernels;
 
-/* The table, or NULL (with a sentence in cpl_last_error) where there is none:
- * "cpu" has F32 and F64, "ref" has F64. */
+/* The table of the host, or NULL (with a sentence in cpl_last_error) where
+ * there is none: "cpu" has F32 and F64, "ref" has F64. Those of devices (F32,
+ * F64, BF16) belong to groups: cpl_comm_kernels. */
 CPL_API const cpl_kernels *cpl_kernels_for(const char *device, cpl_dtype dtype);
+/* The table that works in the memory of a group: the host's, or of its device.
+ * NULL as above. */
+CPL_API const cpl_kernels *cpl_comm_kernels(const cpl_comm *comm,
+                                            cpl_dtype dtype);
 
 /* Limits the matrix library to one thread; called once by every host. */
 CPL_API void cpl_kernels_one_thread(void);

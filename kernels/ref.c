@@ -4,4 +4,4 @@
 #include "entries.h"
 
 const cpl_kernels cpli_kernels_ref = {
-    .device = "ref", .dtype = CPL_F64, CPLI_ENTRIES};
+    .device = "ref", .dtype = CPL_F64, .wide = CPL_F64, CPLI_ENTRIES};

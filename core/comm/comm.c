@@ -239,3 +239,15 @@ cpl_status cpl_comm_agree(cpl_comm *comm, cpl_status mine)
         return worst;
     return cpli_fail(worst, "rank %d failed: %s", root, text);
 }
+
+const cpl_kernels *cpl_comm_kernels(const cpl_comm *comm, cpl_dtype dtype)
+{
+    const cpli_device_ops *device = cpli_device_of(comm);
+    if (device == NULL)
+        return cpl_kernels_for("cpu", dtype);
+    const cpl_kernels *kernels = device->kernels(dtype);
+    if (kernels == NULL)
+        cpli_fail(CPL_UNSUPPORTED, "device %s: no kernels for %s", device->name,
+                  cpl_dtype_name(dtype));
+    return kernels;
+}

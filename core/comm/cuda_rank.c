@@ -88,9 +88,19 @@ static cpl_status fail_memory(const cpli_cuda *device, const char *doing)
                      cpli_cuda_name, device->number, doing, left, all);
 }
 
-cpl_status cpli_cuda_check(const cpli_cuda *device, cudaError_t error,
+/* What a table's kernel left to be said. */
+static cpl_status say(cpli_cuda *device)
+{
+    cpl_status status = device->unsaid;
+    device->unsaid = CPL_OK;
+    return cpli_fail(status, "%s", device->why);
+}
+
+cpl_status cpli_cuda_check(cpli_cuda *device, cudaError_t error,
                            const char *doing)
 {
+    if (device->unsaid != CPL_OK)
+        return say(device);
     if (error == cudaSuccess)
         return CPL_OK;
     if (is_of_kernel(error))
@@ -115,6 +125,24 @@ cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name)
 {
     remember(device, name);
     return cpli_cuda_check(device, (cudaError_t)error, name);
+}
+
+/* One thread is one rank's. */
+static _Thread_local cpli_cuda *here;
+
+cpl_cuda_stream cpli_cuda_stream_here(void)
+{
+    return here->stream;
+}
+
+void cpli_cuda_ran(int error, const char *name)
+{
+    cpl_status before = here->unsaid;
+    here->unsaid = CPL_OK;
+    cpl_status status = cpli_cuda_launched(here, error, name);
+    if (before == CPL_OK && status != CPL_OK)
+        snprintf(here->why, sizeof here->why, "%s", cpl_last_error());
+    here->unsaid = before != CPL_OK ? before : status;
 }
 
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
@@ -162,6 +190,7 @@ cpl_status cpli_cuda_count(int *out)
 cpl_status cpli_cuda_open(cpli_cuda *device, int number)
 {
     device->number = number;
+    here = device;
     CPL_TRY(cpli_cuda_check(device, cudaSetDevice(number), "choosing it"));
     return cpli_cuda_check(
         device,
@@ -174,6 +203,8 @@ void cpli_cuda_close(cpli_cuda *device)
     cpli_free(device->blocks);
     if (device->stream != NULL)
         cudaStreamDestroy(device->stream);
+    if (here == device)
+        here = NULL;
     *device = (cpli_cuda){0};
 }
 

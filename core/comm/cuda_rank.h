@@ -31,6 +31,10 @@ typedef struct cpli_cuda {
     int n_kernels;
     cpli_cuda_block *blocks;
     int64_t n_blocks, room;
+    /* Why a kernel of a table was not launched: tables cannot fail, so the next
+     * call that can says it. */
+    cpl_status unsaid;
+    char why[256];
 } cpli_cuda;
 
 static inline cpli_cuda *cpli_cuda_of(const cpl_comm *comm)
@@ -48,10 +52,16 @@ void cpli_cuda_close(cpli_cuda *device);
 
 /* OK; or what CUDA says, of what was being done ("a copy"), and which kernels
  * it may be about. */
-cpl_status cpli_cuda_check(const cpli_cuda *device, cudaError_t error,
+cpl_status cpli_cuda_check(cpli_cuda *device, cudaError_t error,
                            const char *doing);
 /* The same after a launch of the kernel `name`. */
 cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name);
+/* The same for kernels of a table: remembered until the next check. */
+void cpli_cuda_ran(int error, const char *name);
+/* The stream of this thread's rank. */
+cpl_cuda_stream cpli_cuda_stream_here(void);
+/* The table of a dtype (cuda_kernels.c). */
+const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype);
 /* Waits for the stream; counts a host_sync. */
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing);
 /* The first words of every sentence: "cuda". */

@@ -125,6 +125,7 @@ static cpl_status carry(cpl_comm *comm, const cpli_carries *list,
 static const cpli_device_ops device_ops = {
     .name = cpli_cuda_name,
     .number = number,
+    .kernels = cpli_cuda_kernels,
     .upload = cpli_cuda_upload,
     .download = download,
     .copy = copy,

@@ -9,6 +9,11 @@ void NAME(axpby)(const cpl_axpby *p)
     real *y = p->y;
     const real alpha = REAL(p->alpha);
     const real beta = REAL(p->beta);
+    if (p->alpha == 0) {
+        for (int64_t i = 0; i < p->n; i++)
+            y[i] = beta == 0 ? 0 : beta * y[i];
+        return;
+    }
     if (p->beta == 0) {
 #pragma omp simd
         for (int64_t i = 0; i < p->n; i++)

@@ -4,11 +4,9 @@
  */
 #include "entries.h"
 
-void NAME(matmul)(const cpl_matmul *p)
+static void multiply(const cpl_matmul *p, const double *a, const double *b,
+                     double *c)
 {
-    const double *a = p->a;
-    const double *b = p->b;
-    double *c = p->c;
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t j = 0; j < p->n; j++) {
             double sum = 0;
@@ -22,4 +20,12 @@ void NAME(matmul)(const cpl_matmul *p)
             double before = p->beta == 0 ? 0 : p->beta * c[i * p->ldc + j];
             c[i * p->ldc + j] = p->alpha * sum + before;
         }
+}
+
+void NAME(matmul)(const cpl_matmul *p)
+{
+    for (int64_t i = 0; i < (p->batch > 1 ? p->batch : 1); i++)
+        multiply(p, (const double *)p->a + i * p->a_step,
+                 (const double *)p->b + i * p->b_step,
+                 (double *)p->c + i * p->c_step);
 }
