@@ -27,8 +27,18 @@ extern "C" {
 enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
 
 /* The ops that have a launcher, and those of them that need a workspace. */
-#define CPLI_CUDA_LIST(X) X(axpby)
-#define CPLI_CUDA_WORKSPACE_LIST(X)
+#define CPLI_CUDA_POINTWISE(X) X(axpby)
+#define CPLI_CUDA_DENSE(X)
+#define CPLI_CUDA_MOE(X)
+#define CPLI_CUDA_ATTENTION(X)
+#define CPLI_CUDA_GDN(X)
+#define CPLI_CUDA_LIST(X)  \
+    CPLI_CUDA_POINTWISE(X) \
+    CPLI_CUDA_DENSE(X)     \
+    CPLI_CUDA_MOE(X)
+#define CPLI_CUDA_WORKSPACE_LIST(X) \
+    CPLI_CUDA_ATTENTION(X)          \
+    CPLI_CUDA_GDN(X)
 
 #define CPLI_LAUNCHER(op)                                                    \
     CPL_API int cpl_cuda_##op(const cpl_##op *p, int32_t dtype, int32_t way, \
