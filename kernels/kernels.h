@@ -537,6 +537,9 @@ CPL_API const cpl_kernels *cpl_kernels_for(const char *device, cpl_dtype dtype);
  * NULL as above. */
 CPL_API const cpl_kernels *cpl_comm_kernels(const cpl_comm *comm,
                                             cpl_dtype dtype);
+/* The naive kernels beside them, which specs hold them against. */
+CPL_API const cpl_kernels *cpl_comm_naive_kernels(const cpl_comm *comm,
+                                                  cpl_dtype dtype);
 
 /* Limits the matrix library to one thread; called once by every host. */
 CPL_API void cpl_kernels_one_thread(void);
