@@ -28,7 +28,8 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
 
 /* The ops that have a launcher, and those of them that need a workspace. */
 #define CPLI_CUDA_POINTWISE(X) X(axpby)
-#define CPLI_CUDA_DENSE(X) X(matmul)
+#define CPLI_CUDA_DENSE(X) \
+    X(matmul) X(grouped_matmul) X(grouped_matmul_backward)
 #define CPLI_CUDA_MOE(X)
 #define CPLI_CUDA_ATTENTION(X)
 #define CPLI_CUDA_GDN(X)
