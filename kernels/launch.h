@@ -52,7 +52,8 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
     X(move_rows)               \
     X(sum_squares)             \
     X(adamw)
-#define CPLI_CUDA_DENSE(X)
+#define CPLI_CUDA_DENSE(X) \
+    X(matmul) X(grouped_matmul) X(grouped_matmul_backward)
 #define CPLI_CUDA_MOE(X)
 #define CPLI_CUDA_ATTENTION(X)
 #define CPLI_CUDA_GDN(X)
