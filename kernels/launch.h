@@ -30,7 +30,7 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
 #define CPLI_CUDA_POINTWISE(X) X(axpby)
 #define CPLI_CUDA_DENSE(X)
 #define CPLI_CUDA_MOE(X)
-#define CPLI_CUDA_ATTENTION(X)
+#define CPLI_CUDA_ATTENTION(X) X(attention) X(attention_backward)
 #define CPLI_CUDA_GDN(X)
 #define CPLI_CUDA_LIST(X)  \
     CPLI_CUDA_POINTWISE(X) \
