@@ -55,7 +55,7 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
 #define CPLI_CUDA_DENSE(X) \
     X(matmul) X(grouped_matmul) X(grouped_matmul_backward)
 #define CPLI_CUDA_MOE(X)
-#define CPLI_CUDA_ATTENTION(X)
+#define CPLI_CUDA_ATTENTION(X) X(attention) X(attention_backward)
 #define CPLI_CUDA_GDN(X)
 #define CPLI_CUDA_LIST(X)  \
     CPLI_CUDA_POINTWISE(X) \
