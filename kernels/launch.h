@@ -56,7 +56,11 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
     X(matmul) X(grouped_matmul) X(grouped_matmul_backward)
 #define CPLI_CUDA_MOE(X)
 #define CPLI_CUDA_ATTENTION(X) X(attention) X(attention_backward)
-#define CPLI_CUDA_GDN(X)
+#define CPLI_CUDA_GDN(X) \
+    X(gdn)               \
+    X(gdn_backward)      \
+    X(gdn_summary)       \
+    X(gdn_summary_backward)
 #define CPLI_CUDA_LIST(X)  \
     CPLI_CUDA_POINTWISE(X) \
     CPLI_CUDA_DENSE(X)     \
