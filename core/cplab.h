@@ -670,6 +670,12 @@ CPL_API cpl_status cpl_tensor_create(cpl_dtype dtype, int n_dims,
 /* Local. A tensor over memory of somebody else, who must outlive it. */
 CPL_API cpl_status cpl_tensor_wrap(void *data, cpl_dtype dtype, int n_dims,
                                    const int64_t *shape, cpl_tensor **out);
+/* Local. A tensor over elements of another one, from `first` on, wherever they
+ * lie; `of` must outlive it. It has no trace and no mark. Errors: INVALID (they
+ * are not all there), MEMORY. */
+CPL_API cpl_status cpl_tensor_view(const cpl_tensor *of, int64_t first,
+                                   int n_dims, const int64_t *shape,
+                                   cpl_tensor **out);
 CPL_API void cpl_tensor_destroy(cpl_tensor *tensor);
 
 CPL_API int64_t cpl_tensor_n_rows(const cpl_tensor *tensor);
@@ -807,6 +813,19 @@ CPL_API cpl_status cpl_plan_finish(cpl_plan *plan);
 CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
                                           const cpl_tensor *d_dst,
                                           cpl_tensor *d_src, bool accumulate);
+
+/* The sum of a tensor over a group, where it lies. */
+typedef struct cpl_sum cpl_sum;
+/* Collective. Makes ready sums of n elements (F64, F32, I64, I32) in the memory
+ * of the group. Borrows comm. Errors: INVALID, UNSUPPORTED (dtype), MEMORY,
+ * SYSTEM. */
+CPL_API cpl_status cpl_sum_create(cpl_comm *comm, cpl_dtype dtype, int64_t n,
+                                  cpl_sum **out);
+CPL_API void cpl_sum_destroy(cpl_sum *sum);
+/* Collective. In place, in rank order: the same bits on every rank. On a device
+ * nothing waits for it. Errors: MISMATCH (another dtype or count), those of
+ * cpl_plan_start. */
+CPL_API cpl_status cpl_sum_execute(cpl_sum *sum, cpl_tensor *tensor);
 
 /*
  * A graph: exchanges from one tensor to another, captured on a device. Where
