@@ -32,6 +32,10 @@ local function say_place(place)
     return place == "in" and "in place" or ("%s of place"):format(place)
 end
 
+local function say_launch(launch)
+    return launch == "graph" and "replayed from a graph" or "launched one by one"
+end
+
 local NAMES = {
     { "size_bytes", "bytes", bytes },
     { "pack", "pack", text, left = true, line = "data", said = "pack %s" },
@@ -43,6 +47,7 @@ local NAMES = {
     { "row_bytes", "row B", text, line = "data", said = "rows of %s bytes" },
     { "pass", "pass", text, left = true, line = "exchange", said = "%s" },
     { "place", "place", text, left = true, line = "exchange", said = say_place },
+    { "launch", "launch", text, left = true, line = "exchange", said = say_launch },
 }
 
 local FIGURES = {
@@ -93,8 +98,8 @@ end
 
 local ORDER = { "schema", "status", "reason", "asked_bytes", "size_bytes", "rows", "sequences",
     "pack", "transport", "ranks", "cp", "tp", "from", "to", "method", "method_used", "dtype",
-    "row_bytes", "pass", "place", "wrong_rows", "min_us", "median_us", "p99_us", "algbw", "busbw",
-    "copy_us", "copy_percent", "plain_us", "plain_percent" }
+    "row_bytes", "pass", "place", "launch", "wrong_rows", "min_us", "median_us", "p99_us", "algbw",
+    "busbw", "copy_us", "copy_percent", "plain_us", "plain_percent" }
 
 --- A row as one line of JSON.
 function M.json(row)
