@@ -80,7 +80,7 @@ end
 local function begin_table(list, env)
     local rows = {}
     for i, case in ipairs(list) do rows[i] = figures.without_times(case) end
-    local shown = tables.new(rows, env.transport)
+    local shown = tables.new(rows, env.transport, env.cards ~= nil)
     for _, line in ipairs(shown:preface()) do print(line) end
     print(shown:head())
     return shown

@@ -24,6 +24,7 @@ local function assert_right(row)
     assert.same({ "ok", 0, 0, 0, true }, { row.status, row.wrong_rows, row.allocations,
         row.host_syncs, row.env.is_emulated })
     assert.equal(3, #row.samples.us)
+    assert.is_true(row.host_us > 0)
     assert.equal(4, #row.by_rank)
     for _, rank in ipairs(row.by_rank) do assert.is_true(rank.us > 0 and rank.copy_us > 0) end
 end
@@ -69,7 +70,7 @@ describe("./cplab bench convert on devices", function()
                     assert.matches("^graph: ", row.method == "composed" and "graph: " or row.reason)
                 end
             end
-            -- copy, direct, packed and alltoallv; from a graph copy alone; composed needs tp.
+            -- copy, direct, packed, alltoallv; from a graph copy alone. composed is for tp > 1.
             assert.same({ ok = 5, skipped = 5 }, n)
         end)
     end

@@ -41,8 +41,8 @@ local function count_waits(comm, p)
     return out
 end
 
--- A traced step: a conversion, a view and their adjoints, all checked; then, with p.planted, the
--- same with two positions of rank 1 exchanged. On the CPU, too.
+-- Traced steps of a conversion and its adjoint, all checked; in the second one two positions of rank
+-- 1 are exchanged, of which the third must not hear. On the CPU, too.
 local function trace_steps(comm, p)
     local clib = require "clib"
     local C, ffi = clib.C, clib.ffi
@@ -64,7 +64,7 @@ local function trace_steps(comm, p)
         clib.check(C.cpl_trace_check(tensor._ptr, layout._ptr, rank, who))
     end
     local out = {}
-    for i, planted in ipairs { false, true } do
+    for i, planted in ipairs { false, true, false } do
         x:mark(z, rank, true)
         if planted and rank == 1 then plant() end
         C.cpl_counters_reset()
@@ -122,6 +122,34 @@ local function replay(comm, p)
     end
     local differ = batches[1].z:describe() ~= batches[2].z:describe()
     return { wrong = wrong, syncs = syncs, captures = graph:captures(), differ = differ }
+end
+
+-- More lists of runs than a device keeps: one for every layout that rows are said to be of.
+local function many_lists(comm, p)
+    local clib = require "clib"
+    local C = clib.C
+    local cplab = require "cplab"
+    local rows = require "spec.exchange.rows"
+    local rank, cp = comm:rank(), { cp = comm:size() }
+    local x = rows.tensor("f32", 2 * p.n, 1)
+    C.cpl_counters_reset()
+    for i = 1, p.n - 1 do
+        local s = cplab.stream.thd { lengths = { 4 * i, 4 * (p.n - i) } }
+        local z = cplab.layout.zigzag(s, cp)
+        x:mark(z, rank, true)
+        clib.check(C.cpl_trace_check(x._ptr, z._ptr, rank, "check " .. i))
+        if i == p.n - 1 then
+            local last = cplab.layout.contiguous(s, cp)
+            C.cpl_tensor_unmark(x._ptr)
+            clib.check(C.cpl_trace_check(x._ptr, last._ptr, rank, "last"))
+        end
+    end
+    local counters, first = C.cpl_counters_here(), clib.ffi.new "cpl_first_wrong"
+    local syncs = tonumber(counters.host_syncs)
+    clib.check(C.cpl_trace_settle(comm._ptr))
+    C.cpl_trace_first_wrong(first)
+    return { syncs = syncs, wrong = tonumber(counters.wrong_rows), check = tonumber(first.check),
+        sentence = clib.ffi.string(first.sentence) }
 end
 
 -- Two routes that only swap rows, to contiguous: from mirror, and from where neighbours have each
@@ -234,9 +262,11 @@ describe("rows on a device", function()
                 assert.same(require("spec.support.ranks").run(4, trace_steps, payload), there)
                 local wrong = 0
                 for _, steps in ipairs(there) do
-                    local right, planted = unpack(steps)
-                    assert.same({ 0, 0, 3, 0, "" }, { right.syncs, right.still, right.checks,
-                        right.wrong, right.sentence })
+                    local planted = steps[2]
+                    for _, right in ipairs { steps[1], steps[3] } do
+                        assert.same({ 0, 0, 3, 0, "", true }, { right.syncs, right.still,
+                            right.checks, right.wrong, right.sentence, right.right })
+                    end
                     assert.same({ 0, 0 }, { planted.syncs, planted.still })
                     wrong = wrong + planted.wrong
                 end
@@ -246,6 +276,16 @@ describe("rows on a device", function()
                     there[2][2].sentence)
             end)
     end
+
+    it_there("are traced with more lists of runs than are kept there", function()
+        local results = device.run("direct", 2, many_lists, { n = 300 })
+        for rank, result in ipairs(results) do
+            assert.same({ 1, 300 }, { result.syncs, result.check })
+            assert.is_true(result.wrong > 0)
+            assert.matches("^last, rank " .. rank - 1 .. ", slot %d+: expected position %d+, found "
+                .. "%d+$", result.sentence)
+        end
+    end)
 
     it_there("are filled, copied and compared there, and refuse to meet rows elsewhere", function()
         local results = device.run("direct", 2, function(comm)

@@ -31,9 +31,10 @@ place rows that keep their slot are not written, so compare median us with that 
 copy us.
 With --device cuda the times are the devices' own (CUDA events around each exchange in each
 rank's stream; no host waits in the loop): of the slowest card, from when the first of its ranks
-begins until the last is done. copy us is cudaMemcpyAsync from device to device, timed alike. Each
-row stands twice: launched one by one (eager), and replayed from a captured graph. cuda-emulated
-checks the rows; its times mean nothing.
+begins until the last is done. copy us is cudaMemcpyAsync from device to device, timed alike. host
+us is how long the slowest host takes to ask for an exchange: where that is no less than the time,
+it is what the time says. Each row stands twice: launched one by one (eager), and replayed from a
+captured graph. cuda-emulated checks the rows; its times mean nothing.
 Over MPI, plain us is a hand-written MPI_Isend and MPI_Irecv of the bytes that cross and then a
 memcpy of those that stay, and %plain is plain us / median us. A round trip has two passes, and so
 have its copies.

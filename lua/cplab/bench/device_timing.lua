@@ -4,7 +4,7 @@
 -- the host waits for no device in the loop: it goes ahead, and puts into each rank's order of work
 -- a gate (all ranks' devices come to it before one goes on), a mark, the part, and a mark. So the
 -- marks hold what the device did, as long as the host is ahead of it; of a part that takes a device
--- less time than it takes the host to ask for it, they hold the asking.
+-- less time than it takes the host to ask for it, they hold the asking. So that is measured, too.
 --
 -- A rank's time lies between its own two marks. Ranks that share a card hinder each other, so what
 -- counts is what they did *together*: from the first mark of one of them to the last mark of one.
@@ -32,9 +32,21 @@ local function iterate(run, i)
         clib.check(C.cpl_marks_set(run.marks, mark))
         run.gate:pass()
         clib.check(C.cpl_marks_set(run.marks, mark + 1))
+        local start = C.cpl_clock()
         part.run()
+        run.asking[j][i] = C.cpl_clock() - start
         clib.check(C.cpl_marks_set(run.marks, mark + 2))
     end
+end
+
+-- Room for the times, so that the loop grows no table.
+local function room(parts, iters)
+    local lists = {}
+    for j = 1, #parts do
+        lists[j] = {}
+        for i = 1, iters do lists[j][i] = 0 end
+    end
+    return lists
 end
 
 local function host_syncs()
@@ -117,19 +129,21 @@ end
 -- @tparam integer warmup
 -- @tparam integer iters
 -- @treturn table by the names of the parts: seconds of each iteration of the group, of cards (a
--- list for each), of ranks (likewise)
+-- list for each), of ranks (likewise); and of the hosts (the slowest one's), asking
 -- @treturn table cards (ranks: which share it), allocations (by the process that took most),
 -- host_syncs (of all ranks)
 function M.run(comm, parts, warmup, iters)
     local out = ffi.new "cpl_marks *[1]"
     clib.check(C.cpl_marks_create(comm._ptr, N_MARKS * #parts * iters, out))
-    local run = { marks = out[0], parts = parts, gate = gates.new(comm) }
+    local run = { marks = out[0], parts = parts, gate = gates.new(comm),
+        asking = room(parts, iters) }
     local about, results = {}, {}
     about.allocations, about.host_syncs = loop(comm, run, warmup, iters)
     for j, part in ipairs(parts) do
         local all = comm:gather(read(run, j, iters))
         about.cards = about.cards or cards_of(all)
         results[part.name] = settle(all, about.cards, iters)
+        results[part.name].asking = comm:max(run.asking[j])
     end
     C.cpl_marks_destroy(run.marks) -- the last gather was the last question
     return results, about

@@ -8,7 +8,7 @@
 --
 -- Bytes written and copied are those of all ranks together. Out of place every row is written, so
 -- %copy is a ratio of times; in place rows that keep their slot are not. On devices the same is
--- said of every card and of every rank.
+-- said of every card and of every rank; host_us is what it took the slowest host to ask for it.
 -- @module cplab.bench.figures
 local statistics = require "cplab.bench.statistics"
 
@@ -56,6 +56,7 @@ local function add_devices(row, case, measured)
     local device = measured.device
     local times, copies = device.parts.times, device.parts.copy
     row.cards, row.by_rank, row.host_syncs = {}, {}, device.host_syncs
+    row.host_us = statistics.quantile(microseconds(times.asking), 0.5)
     for i, written in ipairs(measured.written_by_rank) do
         row.by_rank[i] = part_of_group(case, written, 1, times.ranks[i], copies.ranks[i])
     end

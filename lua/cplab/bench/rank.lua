@@ -23,7 +23,10 @@ end
 -- that were taken; on devices also what else was seen there: cards, host_syncs, and by part the
 -- seconds of cards and ranks.
 local function time(comm, tensor, parts, warmup, iters)
-    if device_of(tensor) == "cpu" then return timing.run(comm, parts, warmup, iters) end
+    if device_of(tensor) == "cpu" then
+        local seconds, taken = timing.run(comm, parts, warmup, iters)
+        return seconds, taken
+    end
     local results, about = device_timing.run(comm, parts, warmup, iters)
     local seconds, names = {}, comm:gather(device_of(tensor))
     for _, card in ipairs(about.cards) do card.device = names[card.ranks[1] + 1] end
