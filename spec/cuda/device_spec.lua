@@ -41,8 +41,8 @@ local function count_waits(comm, p)
     return out
 end
 
--- Traced steps of a conversion and its adjoint, all checked; in the second one two positions of rank
--- 1 are exchanged, of which the third must not hear. On the CPU, too.
+-- Traced steps of a conversion and its adjoint, all checked; in the second one two positions of
+-- rank 1 are exchanged, of which the third must not hear. On the CPU, too.
 local function trace_steps(comm, p)
     local clib = require "clib"
     local C, ffi = clib.C, clib.ffi
