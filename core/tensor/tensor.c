@@ -214,15 +214,19 @@ cpl_status cpl_tensor_set_trace(cpl_tensor *tensor, const int64_t *positions)
 static cpl_status trace_layout(cpl_tensor *tensor, const cpl_layout *layout,
                                int rank)
 {
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    int64_t n_runs;
+    cpl_run *runs;
     CPL_TRY(cpli_need_trace(tensor));
-    if (cpli_device_of(tensor->comm) == NULL)
+    if (device == NULL)
         return cpl_layout_positions(layout, rank, tensor->trace);
-    int64_t *positions;
-    CPL_TRY(CPL_ALLOC(cpl_tensor_n_rows(tensor), &positions));
-    cpl_status status = cpl_layout_positions(layout, rank, positions);
+    CPL_TRY(cpl_layout_n_runs(layout, rank, &n_runs));
+    CPL_TRY(CPL_ALLOC(n_runs, &runs));
+    cpl_status status = cpl_layout_runs(layout, rank, runs);
     if (status == CPL_OK)
-        status = cpl_tensor_set_trace(tensor, positions);
-    cpli_free(positions);
+        status = device->write_runs(tensor->comm, tensor->trace,
+                                    cpl_tensor_n_rows(tensor), runs, n_runs);
+    cpli_free(runs);
     return status;
 }
 

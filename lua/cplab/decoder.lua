@@ -243,7 +243,7 @@ end
 -- Collective. A wrong row on any rank fails the case.
 local function judge_trace(self)
     local trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" }
-    steps.add_trace(trace)
+    steps.add_trace(self.lab.comm, trace)
     self.lab:judge_trace(trace)
 end
 

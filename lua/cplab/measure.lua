@@ -23,6 +23,7 @@ function M.iteration(stack, step)
     end
     stack:wait()
     clib.check(C.cpl_comm_barrier(stack.comm))
+    clib.check(C.cpl_trace_settle(stack.comm)) -- checks of an earlier step are none of this one
     C.cpl_counters_reset() -- after the barrier: waiting for the others is no part of the step
     local start, busy = C.cpl_clock(), C.cpl_thread_clock()
     local result = step()
