@@ -373,6 +373,13 @@ inline float rsqrtf(float x)
     return 1.0f / std::sqrt(x);
 }
 
+/* Exact where |x| is small: pi x is then rounded once. */
+inline void sincospi(double x, double *sine, double *cosine)
+{
+    *sine = std::sin(M_PI * x);
+    *cosine = std::cos(M_PI * x);
+}
+
 inline float __expf(float x)
 {
     return std::exp(x);
