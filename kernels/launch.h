@@ -61,7 +61,7 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
     X(moe_dispatch)       \
     X(moe_combine)        \
     X(moe_combine_backward)
-#define CPLI_CUDA_ATTENTION(X)
+#define CPLI_CUDA_ATTENTION(X) X(attention) X(attention_backward)
 #define CPLI_CUDA_GDN(X)
 #define CPLI_CUDA_LIST(X)  \
     CPLI_CUDA_POINTWISE(X) \
