@@ -930,7 +930,8 @@ typedef struct cpl_linear_config {
     int in, out;
 } cpl_linear_config;
 
-/* Local. Sizes are checked (INVALID names the rule and the numbers). */
+/* Local. F64, F32, or BF16, which devices alone compute in. Sizes are checked
+ * (INVALID names the rule and the numbers). */
 CPL_API cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,
@@ -953,6 +954,8 @@ CPL_API void cpl_layer_destroy(cpl_layer *layer);
 /* How a parameter is drawn; see cpl_layer_init. */
 typedef struct cpl_param_info {
     const char *name; /* within the layer: "qkv_proj" */
+    cpl_dtype dtype;  /* the layer's; of a bf16 layer f32 for what decays (A_log
+                         and dt_bias of gdn) */
     int n_dims;
     int64_t shape[CPL_MAX_DIMS];
 } cpl_param_info;
@@ -966,7 +969,7 @@ CPL_API const cpl_param_info *cpl_layer_param(const cpl_layer *layer, int i);
 CPL_API cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
                                   const char *name, cpl_tensor *param);
 /* Local. Borrows n_params parameters and their gradients (which backward adds
- * to). */
+ * to; of a bf16 layer they are f32, all of them). */
 CPL_API cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
                                   cpl_tensor *const *grads);
 /*
@@ -1032,7 +1035,10 @@ CPL_API int64_t cpl_kv_cache_bytes(const cpl_kv_cache *cache);
 CPL_API cpl_status cpl_layer_kv_cache(cpl_layer *layer, cpl_kv_cache *cache);
 /*
  * Collective. Makes plans and buffers for the rows of a place; `name` stands in
- * its messages. Borrows the place.
+ * its messages. The layer runs where the memory of the place's group is, and
+ * its parameters and rows must be there too. Borrows the place. Errors: those
+ * of the layer, UNSUPPORTED (no kernels for the dtype there, or none for these
+ * sizes: the text says what they take).
  */
 CPL_API cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name,
                                      cpl_place *place);

@@ -62,7 +62,11 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
     X(moe_combine)        \
     X(moe_combine_backward)
 #define CPLI_CUDA_ATTENTION(X) X(attention) X(attention_backward)
-#define CPLI_CUDA_GDN(X)
+#define CPLI_CUDA_GDN(X) \
+    X(gdn)               \
+    X(gdn_backward)      \
+    X(gdn_summary)       \
+    X(gdn_summary_backward)
 #define CPLI_CUDA_LIST(X)  \
     CPLI_CUDA_POINTWISE(X) \
     CPLI_CUDA_DENSE(X)     \

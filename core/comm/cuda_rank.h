@@ -60,8 +60,8 @@ cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name);
 void cpli_cuda_ran(int error, const char *name);
 /* The stream of this thread's rank. */
 cpl_cuda_stream cpli_cuda_stream_here(void);
-/* The table of a dtype (cuda_kernels.c). */
-const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype);
+/* The table of a dtype (cuda_kernels.c), of the best kernels or the naive. */
+const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype, bool naive);
 /* Waits for the stream; counts a host_sync. */
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing);
 /* The first words of every sentence: "cuda". */
