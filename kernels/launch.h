@@ -52,10 +52,21 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
     X(move_rows)               \
     X(sum_squares)             \
     X(adamw)
-#define CPLI_CUDA_DENSE(X)
-#define CPLI_CUDA_MOE(X)
-#define CPLI_CUDA_ATTENTION(X)
-#define CPLI_CUDA_GDN(X)
+#define CPLI_CUDA_DENSE(X) \
+    X(matmul) X(grouped_matmul) X(grouped_matmul_backward)
+#define CPLI_CUDA_MOE(X)  \
+    X(moe_route)          \
+    X(moe_route_backward) \
+    X(moe_group)          \
+    X(moe_dispatch)       \
+    X(moe_combine)        \
+    X(moe_combine_backward)
+#define CPLI_CUDA_ATTENTION(X) X(attention) X(attention_backward)
+#define CPLI_CUDA_GDN(X) \
+    X(gdn)               \
+    X(gdn_backward)      \
+    X(gdn_summary)       \
+    X(gdn_summary_backward)
 #define CPLI_CUDA_LIST(X)  \
     CPLI_CUDA_POINTWISE(X) \
     CPLI_CUDA_DENSE(X)     \
