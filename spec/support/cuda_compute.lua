@@ -109,7 +109,8 @@ local bounds = { f64 = 1e-12, f32 = 3e-5, bf16 = 2 ^ -8 + 3e-5 }
 -- @tparam table device
 -- @tparam string op
 -- @tparam table case `arrays` by name: { n =, values = function(i), type = "wide", "i32", "i64",
---   "f64" or the dtype, shift =, same_as = another one }, `numbers` of the struct, `bounds`
+--   "f64" or the dtype, shift =, same_as = another one, before = elements that the pointer lies
+--   before its memory }, `numbers` of the struct, `bounds` by type
 -- @tparam string dtype
 -- @tparam string way
 function M.try(device, op, case, dtype, way)

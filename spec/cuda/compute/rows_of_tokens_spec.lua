@@ -30,8 +30,8 @@ local function rope(size, more)
 end
 
 -- Spans with rows before, between and after them, an empty one, and one of a single row.
-local lengths = { { 3, 5 }, { 8, 0 }, { 8, 1 }, { 10, 45 } }
-local n_rows = 60
+local lengths = { { 3, 5 }, { 8, 0 }, { 8, 1 }, { 10, 87 } }
+local n_rows = 100 -- of several tiles, and chunks of sums
 
 local function spans(count)
     return array(4 * count, function(i)
@@ -111,6 +111,21 @@ compute.describe({ describe, it, pending }, "tokens", function(device, each)
             end
         end)
     end
+
+    each("convolved in 70,000 sequences of one token", function(dtype, way)
+        if dtype ~= "f32" then return end
+        local n = 70000
+        compute.try(device, "conv1d", {
+            arrays = {
+                x = array(n), weight = array(4), y = array(n, nothing),
+                spans = array(4 * n, function(i)
+                    return ({ 0, 0, math.floor(i / 4), 1 })[i % 4 + 1]
+                end, { type = "i64" }),
+            },
+            numbers = { n_spans = n, n_rows = n, channels = 1, width = 4, x_stride = 1,
+                silu = true },
+        }, dtype, way)
+    end)
 
     each("judged by their labels", function(dtype, way)
         for _, size in ipairs { { 0, 5 }, { 1, 1 }, { 7, 3 }, { 5, 40 }, { 4, 1037 } } do
