@@ -95,7 +95,8 @@ local function compare(device, name, placed, bound)
     for i = 0, placed.n - 1 do
         local x, y = decode(got, placed.type, i), tonumber(placed.here[i])
         local same = x == y or x ~= x and y ~= y
-        if not same and not (math.abs(x - y) <= bound * (1 + math.abs(y))) then
+        local is_near = math.abs(x - y) <= bound * (1 + math.abs(y)) -- false of a NaN
+        if not same and not is_near then
             error(("%s[%d] is %.17g, the reference has %.17g"):format(name, i, x, y), 0)
         end
     end
@@ -134,8 +135,8 @@ function M.try(device, op, case, dtype, way)
     device:free_all()
 end
 
---- A block for each kind of device that is here: `body(device, each)`, where each(what, f) is a test
--- of f(dtype, way) for one way, all dtypes and several orders of threads.
+--- A block for each kind of device that is here: `body(device, each)`, where each(what, f) makes a
+-- test for each way, of f(dtype, way) in all dtypes and several orders of threads.
 -- @tparam table busted the file's own `describe`, `it` and `pending`, in that order
 -- @tparam string what
 -- @tparam function body

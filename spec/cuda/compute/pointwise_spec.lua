@@ -123,6 +123,14 @@ local function adamw(n)
     }
 end
 
+local function axpby(n, alpha, beta, wide)
+    local type = wide and "wide" or nil
+    return {
+        arrays = { x = array(n, random, { type = type }), y = array(n, random, { type = type }) },
+        numbers = { n = n, alpha = alpha, beta = beta, wide = wide },
+    }
+end
+
 local function sum_squares(n, shift)
     return {
         arrays = { x = array(n, random, { type = "wide", shift = shift }),
@@ -200,6 +208,9 @@ compute.describe({ describe, it, pending }, "elements", function(device, each)
     each("of an optimizer's step", function(dtype, way)
         for _, n in ipairs { 0, 1, 24, 37 } do
             compute.try(device, "adamw", adamw(n), dtype, way)
+            for _, factors in ipairs { { 2, -0.5 }, { 2, 0 }, { 0, 3 } } do
+                compute.try(device, "axpby", axpby(n, factors[1], factors[2], n == 24), dtype, way)
+            end
             for shift = 0, 1 do
                 compute.try(device, "sum_squares", sum_squares(n, shift), dtype, way)
             end
