@@ -670,6 +670,12 @@ CPL_API cpl_status cpl_tensor_create(cpl_dtype dtype, int n_dims,
 /* Local. A tensor over memory of somebody else, who must outlive it. */
 CPL_API cpl_status cpl_tensor_wrap(void *data, cpl_dtype dtype, int n_dims,
                                    const int64_t *shape, cpl_tensor **out);
+/* Local. A tensor over elements of another one, from `first` on, wherever they
+ * lie; `of` must outlive it. It has no trace and no mark. Errors: INVALID (they
+ * are not all there), MEMORY. */
+CPL_API cpl_status cpl_tensor_view(const cpl_tensor *of, int64_t first,
+                                   int n_dims, const int64_t *shape,
+                                   cpl_tensor **out);
 CPL_API void cpl_tensor_destroy(cpl_tensor *tensor);
 
 CPL_API int64_t cpl_tensor_n_rows(const cpl_tensor *tensor);
@@ -815,6 +821,19 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
                                           const cpl_tensor *d_dst,
                                           cpl_tensor *d_src, bool accumulate);
 
+/* The sum of a tensor over a group, where it lies. */
+typedef struct cpl_sum cpl_sum;
+/* Collective. Makes ready sums of n elements (F64, F32, I64, I32) in the memory
+ * of the group. Borrows comm. Errors: INVALID, UNSUPPORTED (dtype), MEMORY,
+ * SYSTEM. */
+CPL_API cpl_status cpl_sum_create(cpl_comm *comm, cpl_dtype dtype, int64_t n,
+                                  cpl_sum **out);
+CPL_API void cpl_sum_destroy(cpl_sum *sum);
+/* Collective. In place, in rank order: the same bits on every rank. On a device
+ * nothing waits for it. Errors: MISMATCH (another dtype or count), those of
+ * cpl_plan_start. */
+CPL_API cpl_status cpl_sum_execute(cpl_sum *sum, cpl_tensor *tensor);
+
 /*
  * A graph: exchanges from one tensor to another, captured on a device. Where
  * ranks reach each other's memory (direct) it is captured once, and plans of
@@ -851,6 +870,25 @@ CPL_API cpl_status cpl_graph_replay(cpl_graph *graph, cpl_plan *plan);
 /* How many captures it holds. */
 CPL_API int64_t cpl_graph_captures(const cpl_graph *graph);
 
+/*
+ * A capture: what all ranks of a group do on their devices between its begin
+ * and its end, a whole step say, kept as a graph and done by each replay with
+ * what its tensors hold then. While it is made nothing is done, and nothing may
+ * wait for a device or take its memory (UNSUPPORTED): run the step once before.
+ * A plan's lists are part of it: other routes are another capture.
+ */
+typedef struct cpl_capture cpl_capture;
+/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
+ * MEMORY, SYSTEM. */
+CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
+/* Collective. Errors: SYSTEM (something that cannot be captured). */
+CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
+/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
+ * well), SYSTEM. */
+CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
+/* Local. Ends a capture that was not ended. */
+CPL_API void cpl_capture_destroy(cpl_capture *capture);
+
 /* ---- marks: the clock of a device ---- */
 
 /*
@@ -876,25 +914,6 @@ CPL_API int cpl_marks_first(const cpl_marks *marks);
  * Errors: INVALID, SYSTEM. */
 CPL_API cpl_status cpl_marks_seconds(const cpl_marks *marks, int rank,
                                      int64_t from, int64_t to, double *out);
-
-/*
- * A capture: what all ranks of a group do on their devices between its begin
- * and its end, a whole step say, kept as a graph and done by each replay with
- * what its tensors hold then. While it is made nothing is done, and nothing may
- * wait for a device or take its memory (UNSUPPORTED): run the step once before.
- * A plan's lists are part of it: other routes are another capture.
- */
-typedef struct cpl_capture cpl_capture;
-/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
- * MEMORY, SYSTEM. */
-CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
-/* Collective. Errors: SYSTEM (something that cannot be captured). */
-CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
-/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
- * well), SYSTEM. */
-CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
-/* Local. Ends a capture that was not ended. */
-CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
 /* ---- layer ---- */
 

@@ -54,7 +54,15 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
     X(adamw)
 #define CPLI_CUDA_DENSE(X) \
     X(matmul) X(grouped_matmul) X(grouped_matmul_backward)
-#define CPLI_CUDA_MOE(X) X(moe_load) X(moe_balance)
+#define CPLI_CUDA_MOE(X)  \
+    X(moe_route)          \
+    X(moe_route_backward) \
+    X(moe_group)          \
+    X(moe_load)           \
+    X(moe_balance)        \
+    X(moe_dispatch)       \
+    X(moe_combine)        \
+    X(moe_combine_backward)
 #define CPLI_CUDA_ATTENTION(X) X(attention) X(attention_backward)
 #define CPLI_CUDA_GDN(X) \
     X(gdn)               \

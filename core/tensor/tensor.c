@@ -79,6 +79,27 @@ cpl_status cpli_tensor_over(void *data, cpl_dtype dtype, int n_dims,
     return CPL_OK;
 }
 
+cpl_status cpl_tensor_view(const cpl_tensor *of, int64_t first, int n_dims,
+                           const int64_t *shape, cpl_tensor **out)
+{
+    cpl_tensor *view;
+    int64_t room = cpl_tensor_n_elements(of) - first;
+    size_t skipped = (size_t)first * cpl_dtype_bytes(of->dtype);
+    CPL_TRY(cpli_tensor_over((char *)of->data + skipped, of->dtype, n_dims,
+                             shape, of->comm, &view));
+    if (first < 0 || cpl_tensor_n_elements(view) > room) {
+        int64_t n = cpl_tensor_n_elements(view);
+        cpl_tensor_destroy(view);
+        return cpli_fail(CPL_INVALID,
+                         "tensor: a view of %lld elements from %lld on, of a "
+                         "tensor of %lld",
+                         (long long)n, (long long)first,
+                         (long long)cpl_tensor_n_elements(of));
+    }
+    *out = view;
+    return CPL_OK;
+}
+
 void cpl_tensor_destroy(cpl_tensor *tensor)
 {
     if (tensor == NULL)

@@ -7,7 +7,7 @@
  */
 #include <cstdio>
 
-#include "attention.cuh"
+#include "attention_tiles.cuh"
 
 namespace cpli
 {
@@ -138,7 +138,7 @@ size_t cpl_cuda_attention_workspace(const cpl_attention *p, int32_t dtype)
                           : 0);
 }
 
-int cpl_cuda_attention(const cpl_attention *p, int32_t dtype, int32_t,
+int cpl_cuda_attention(const cpl_attention *p, int32_t dtype, int32_t way,
                        cpl_cuda_stream stream)
 {
     if (p->n_queries == 0)
@@ -146,7 +146,9 @@ int cpl_cuda_attention(const cpl_attention *p, int32_t dtype, int32_t,
     const int failed = cpli::attention_groups(p, p->workspace, stream);
     if (failed != cudaSuccess)
         return failed;
-
+    if (way == CPL_CUDA_BEST && dtype == CPL_BF16 && cpli::has_tiles(*p))
+        return cpli::attention_tiles(
+            *p, static_cast<const cpli::reach *>(p->workspace), stream);
     return cpli::by_dtype(dtype, [&](auto type) {
         return cpli::launch_naive<decltype(type)>(p, stream);
     });
