@@ -186,6 +186,44 @@ describe("a device refuses", function()
         end
     end)
 
+    it_there("what its kernels refuse, in their words", function()
+        for kind, op in pairs { gqa = "attention", mla = "attention", gdn = "gdn" } do
+            local refusal = { op, "heads of 7 are not for us" }
+            local said = failure(case(kind, kind, { refusal = refusal }))
+            assert.matches(kind .. ": heads of 7 are not for us", said)
+        end
+        assert.is_nil(failure(case("mlp", "mlp", { refusal = { "gdn", "no" } })))
+        assert.matches("gdn: .*a device takes key_dim and value_dim from 1 to 256, not 257 and 5",
+            failure(case("gdn", "gdn", { config = { key_dim = 257 } })))
+    end)
+
+    it_there("a cache of keys", function()
+        assert.matches("gqa: a cache of keys lies in the host's memory, not on cuda%-emulated",
+            failure(case("gqa", "gqa", { cache = true })))
+    end)
+
+    -- Nobody can look at tokens there while a step runs, so nothing is read, and all that hangs on
+    -- such a token is NaN.
+    it_there("no token, but gives NaN for one that is not in the vocabulary", function()
+        local fields = case("embedding", "embedding", { vocabulary = 13 })
+        local payload = { cases = { fields } }
+        local there = device.run("direct", 1, "spec.support.layer_rank", payload)[1][1]
+        local here = ranks.run(1, "spec.support.layer_rank", payload)[1][1]
+        assert.matches("embedding: token 1[12] in slot %d+, vocabulary of 11", here.failure)
+        local n_nan, n_rows = 0, #there.positions
+        for slot = 0, n_rows - 1 do
+            local token = (7 * there.positions[slot + 1]) % 13
+            local beyond = slot % 5 ~= 4 and token >= 11
+            if beyond then n_nan = n_nan + 1 end
+            for j = 1, 6 do
+                local value = there.values.y[slot * 6 + j]
+                assert.equal(beyond, value ~= value)
+            end
+        end
+        assert.is_true(n_nan > 0 and n_nan < n_rows)
+        for _, value in ipairs(there.values.weight) do assert.is_true(value == value) end
+    end)
+
     it_there("dtypes that nobody computes in, and the host bf16", function()
         assert.matches("layers compute in f64, f32 or bf16, not in i32",
             failure(case("norm", "norm", { dtype = "i32" })))

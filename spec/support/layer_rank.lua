@@ -2,9 +2,10 @@
 -- and { cases = {...} }; a case: kind, config (changes to those of spec.support.layers), stream,
 -- layout (a kind; or ranks, the runs of each), and, all optional, dtype, split { tp_rank, tp },
 -- states (gdn: sequences enter with states and leave some), recompute (what is kept is shared),
--- poison (scratch is NaN before every pass), fault { name, value, rank (or all) }. Gives per case
--- what this rank has: y, dx, every gradient and state by name, as flat lists; host_syncs of two
--- passes; or the failure.
+-- poison (scratch is NaN before every pass), fault { name, value, rank (or all) }, cache (of keys),
+-- vocabulary (of the tokens; the table has 11), refusal { op, sentence } (what the kernels say to
+-- the sizes). Gives per case what this rank has: y, dx, every gradient and state by name, as flat
+-- lists; host_syncs of two passes; or the failure.
 local clib = require "clib"
 local cplab = require "cplab"
 local layers = require "spec.support.layers"
@@ -83,6 +84,16 @@ local function bind_states(self, case)
     clib.check(C.cpl_layer_gdn_state(self.layer, enter, leave))
 end
 
+-- A cache of keys for all sequences.
+local function bind_cache(self)
+    local n = self.stream:n_sequences()
+    local capacity = ffi.new("int64_t[?]", n)
+    for i = 0, n - 1 do capacity[i] = 16 end
+    self.cache = clib.create("cpl_kv_cache", C.cpl_kv_cache_destroy, 1, C.cpl_kv_cache_create, n,
+        capacity)
+    clib.check(C.cpl_layer_kv_cache(self.layer, self.cache))
+end
+
 local function rows(self, name, width)
     local tensor = create(self.comm, self.dtype, { #self.positions, width })
     local draw = uniform(name)
@@ -104,18 +115,38 @@ local function make(comm, case)
     self.layer = layers.create(case.kind, case.config, self.dtype)
     bind(self)
     if case.states then bind_states(self, case) end
+    if case.cache then bind_cache(self) end
     clib.check(C.cpl_layer_prepare(self.layer, case.kind, self.place))
     local width, is_tokens = tonumber(C.cpl_layer_out_width(self.layer)), case.kind == "embedding"
     self.y, self.dy = rows(self, "y", width), rows(self, "dy", width)
     if is_tokens then
         self.x = set(create(comm, C.CPL_I32, { #self.positions, 1 }), function(i)
-            return (7 * self.positions[i + 1]) % (case.vocabulary or 11) - (i % 5 == 4 and 12 or 0)
+            local token = (7 * self.positions[i + 1]) % (case.vocabulary or 11)
+            return i % 5 == 4 and -1 or token
         end)
     else
         self.x, self.dx = rows(self, "x", 6), rows(self, "dx", 6)
     end
     return self
 end
+
+-- Has the kernels of the place refuse all sizes with a sentence while f runs.
+local function with_refusal(comm, case, f)
+    local table_of = C.cpl_comm_kernels(comm, clib.dtypes[case.dtype or "f64"])
+    local kernels = ffi.cast("cpl_kernels *", table_of)
+    local field = case.refusal[1] .. "_refusal"
+    local sentence, before = case.refusal[2], kernels[field]
+    local callback = ffi.cast(field == "gdn_refusal" and "const char *(*)(const cpl_gdn *)"
+        or "const char *(*)(const cpl_attention *)", function() return sentence end)
+    kernels[field] = callback
+    local done, result = pcall(f)
+    kernels[field] = before
+    callback:free()
+    if not done then error(result, 0) end
+    return result
+end
+
+jit.off(with_refusal, true) -- C that was compiled in cannot call back
 
 local function report_of(self)
     local report = ffi.new "cpl_moe_report"
@@ -155,7 +186,10 @@ end
 return function(comm, p)
     local all = {}
     for i, case in ipairs(p.cases) do
-        local done, result = pcall(run, comm._ptr, case)
+        local done, result = pcall(function()
+            if not case.refusal then return run(comm._ptr, case) end
+            return with_refusal(comm._ptr, case, function() return run(comm._ptr, case) end)
+        end)
         clean()
         all[i] = done and result or { failure = tostring(result) }
         collectgarbage()
