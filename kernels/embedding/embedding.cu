@@ -1,10 +1,18 @@
 /*
  * embedding.cu: rows of a table, and their gradients added to its rows.
  */
+#include <cmath>
+
 #include "elements.cuh"
 
 namespace cpli
 {
+
+/* Such tokens can be looked at by nobody else: their rows are not there. */
+__device__ __forceinline__ bool is_beyond(int64_t token, int64_t vocabulary)
+{
+    return vocabulary > 0 && token >= vocabulary;
+}
 
 template <class T, int V>
 __global__ void __launch_bounds__(THREADS)
@@ -13,7 +21,11 @@ __global__ void __launch_bounds__(THREADS)
     each_place(p.n_rows, p.width / V, [&](int64_t row, int64_t column) {
         const int64_t token = p.tokens[row];
         pack<sum_t<T>, V> values = {};
-        if (token >= 0)
+        if (is_beyond(token, p.vocabulary)) {
+#pragma unroll
+            for (int i = 0; i < V; i++)
+                values.at[i] = static_cast<sum_t<T>>(NAN);
+        } else if (token >= 0)
             values = load<T, V>(p.table, token * p.width + column * V);
         store<T, V>(p.y, row * p.width + column * V, values);
     });
@@ -29,7 +41,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int64_t i = first_index(); i < p.width; i += index_step())
         for (int64_t row = 0; row < p.n_rows; row++) {
             const int64_t token = p.tokens[row];
-            if (token >= 0)
+            if (token >= 0 && !is_beyond(token, p.vocabulary))
                 grad[token * p.width + i] += get(dy[row * p.width + i]);
         }
 }
