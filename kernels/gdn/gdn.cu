@@ -10,8 +10,8 @@ const char *cpl_cuda_gdn_refusal(const cpl_gdn *p, int32_t dtype)
     static thread_local char said[200];
     if (dtype != CPL_F64 && dtype != CPL_F32 && dtype != CPL_BF16)
         snprintf(said, sizeof said,
-                 "gdn: a device has f64, f32 and bf16, not dtype %d",
-                 static_cast<int>(dtype));
+                 "gdn: a device computes in f64, f32 and bf16, not in %s",
+                 cpl_dtype_name(static_cast<cpl_dtype>(dtype)));
     else if (p->key_dim < 1 || p->key_dim > cpli::GDN_MOST_DIM ||
              p->value_dim < 1 || p->value_dim > cpli::GDN_MOST_DIM)
         snprintf(said, sizeof said,
@@ -28,57 +28,28 @@ const char *cpl_cuda_gdn_refusal(const cpl_gdn *p, int32_t dtype)
     return said;
 }
 
-size_t cpl_cuda_gdn_workspace(const cpl_gdn *p, int32_t dtype)
-{
-    return cpli::gdn_naive_workspace(p, dtype);
-}
-
-int cpl_cuda_gdn(const cpl_gdn *p, int32_t dtype, int32_t,
-                 cpl_cuda_stream stream)
-{
-    if (cpl_cuda_gdn_refusal(p, dtype) != nullptr)
-        return cudaErrorInvalidValue;
-    return cpli::gdn_naive(p, dtype, stream);
-}
-
-size_t cpl_cuda_gdn_backward_workspace(const cpl_gdn_backward *p, int32_t dtype)
-{
-    return cpli::gdn_naive_backward_workspace(p, dtype);
-}
-
-int cpl_cuda_gdn_backward(const cpl_gdn_backward *p, int32_t dtype, int32_t,
-                          cpl_cuda_stream stream)
-{
-    if (cpl_cuda_gdn_refusal(&p->forward, dtype) != nullptr)
-        return cudaErrorInvalidValue;
-    return cpli::gdn_naive_backward(p, dtype, stream);
-}
-
-size_t cpl_cuda_gdn_summary_workspace(const cpl_gdn_summary *p, int32_t dtype)
-{
-    return cpli::gdn_naive_summary_workspace(p, dtype);
-}
-
-int cpl_cuda_gdn_summary(const cpl_gdn_summary *p, int32_t dtype, int32_t,
-                         cpl_cuda_stream stream)
-{
-    if (cpl_cuda_gdn_refusal(&p->gdn, dtype) != nullptr)
-        return cudaErrorInvalidValue;
-    return cpli::gdn_naive_summary(p, dtype, stream);
-}
-
-size_t
-cpl_cuda_gdn_summary_backward_workspace(const cpl_gdn_summary_backward *p,
-                                        int32_t dtype)
-{
-    return cpli::gdn_naive_summary_backward_workspace(p, dtype);
-}
-
-int cpl_cuda_gdn_summary_backward(const cpl_gdn_summary_backward *p,
-                                  int32_t dtype, int32_t,
-                                  cpl_cuda_stream stream)
-{
-    if (cpl_cuda_gdn_refusal(&p->gdn, dtype) != nullptr)
-        return cudaErrorInvalidValue;
-    return cpli::gdn_naive_summary_backward(p, dtype, stream);
-}
+/* Chunks take states of up to 128 x 128, tokens larger ones too. Both ways have
+ * one workspace: who asks for it does not say which it will be. */
+#define CPLI_GDN_LAUNCHER(op, part)                                          \
+    size_t cpl_cuda_gdn##op##_workspace(const cpl_gdn##op *p, int32_t dtype) \
+    {                                                                        \
+        const size_t naive = cpli::gdn_naive##op##_workspace(p, dtype);      \
+        const size_t chunked =                                               \
+            cpli::gdn_is_fast(&(part))                                       \
+                ? cpli::gdn_chunked##op##_workspace(p, dtype)                \
+                : 0;                                                         \
+        return naive > chunked ? naive : chunked;                            \
+    }                                                                        \
+    int cpl_cuda_gdn##op(const cpl_gdn##op *p, int32_t dtype, int32_t way,   \
+                         cpl_cuda_stream stream)                             \
+    {                                                                        \
+        if (cpl_cuda_gdn_refusal(&(part), dtype) != nullptr)                 \
+            return cudaErrorInvalidValue;                                    \
+        return way == CPL_CUDA_NAIVE || !cpli::gdn_is_fast(&(part))          \
+                   ? cpli::gdn_naive##op(p, dtype, stream)                   \
+                   : cpli::gdn_chunked##op(p, dtype, stream);                \
+    }
+CPLI_GDN_LAUNCHER(, *p)
+CPLI_GDN_LAUNCHER(_backward, p->forward)
+CPLI_GDN_LAUNCHER(_summary, p->gdn)
+CPLI_GDN_LAUNCHER(_summary_backward, p->gdn)

@@ -20,6 +20,15 @@ constexpr int GDN_CHUNK = 64;     /* rows of a chunk at most */
 constexpr int GDN_FAST_DIM = 128; /* key_dim and value_dim of the fast way */
 constexpr int GDN_MOST_DIM = 256; /* and of the naive one */
 
+/* Blocks that n things are walked by, each by one at a time: enough to fill a
+ * device, whatever n is. */
+constexpr unsigned GDN_BLOCKS = 1024;
+
+inline unsigned gdn_blocks(int64_t n)
+{
+    return n < GDN_BLOCKS ? static_cast<unsigned>(n) : GDN_BLOCKS;
+}
+
 /* Entry i counts what spans 0 .. i hold. */
 struct gdn_list {
     const cpl_span *spans;
@@ -174,20 +183,25 @@ int gdn_sum_heads(const gdn_list &list, const cpl_gdn *p, int32_t dtype,
 int gdn_begin_backward(const cpl_gdn_backward *b, const gdn_list &list,
                        int32_t dtype, cpl_cuda_stream stream);
 
-/* ---- the naive way; gdn_naive.cu ---- */
+inline bool gdn_is_fast(const cpl_gdn *p)
+{
+    return p->key_dim <= GDN_FAST_DIM && p->value_dim <= GDN_FAST_DIM;
+}
 
-size_t gdn_naive_workspace(const cpl_gdn *p, int32_t dtype);
-int gdn_naive(const cpl_gdn *p, int32_t dtype, cpl_cuda_stream stream);
-size_t gdn_naive_backward_workspace(const cpl_gdn_backward *p, int32_t dtype);
-int gdn_naive_backward(const cpl_gdn_backward *p, int32_t dtype,
-                       cpl_cuda_stream stream);
-size_t gdn_naive_summary_workspace(const cpl_gdn_summary *p, int32_t dtype);
-int gdn_naive_summary(const cpl_gdn_summary *p, int32_t dtype,
-                      cpl_cuda_stream stream);
-size_t gdn_naive_summary_backward_workspace(const cpl_gdn_summary_backward *p,
-                                            int32_t dtype);
-int gdn_naive_summary_backward(const cpl_gdn_summary_backward *p, int32_t dtype,
-                               cpl_cuda_stream stream);
+/* ---- the ways: by tokens (gdn_naive.cu), and by chunks ---- */
+
+#define CPLI_GDN_WAYS(op)                                                    \
+    size_t gdn_naive##op##_workspace(const cpl_gdn##op *p, int32_t dtype);   \
+    int gdn_naive##op(const cpl_gdn##op *p, int32_t dtype,                   \
+                      cpl_cuda_stream stream);                               \
+    size_t gdn_chunked##op##_workspace(const cpl_gdn##op *p, int32_t dtype); \
+    int gdn_chunked##op(const cpl_gdn##op *p, int32_t dtype,                 \
+                        cpl_cuda_stream stream);
+CPLI_GDN_WAYS()
+CPLI_GDN_WAYS(_backward)
+CPLI_GDN_WAYS(_summary)
+CPLI_GDN_WAYS(_summary_backward)
+#undef CPLI_GDN_WAYS
 
 } // namespace cpli
 

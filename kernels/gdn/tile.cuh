@@ -12,6 +12,8 @@
 #ifndef CPLI_GDN_TILE_CUH
 #define CPLI_GDN_TILE_CUH
 
+#include <cstring>
+
 #include "compute.cuh"
 #include "ptx.cuh"
 
@@ -30,8 +32,8 @@ template <class E, bool SCALED = false> struct gdn_matrix {
 };
 
 template <class E>
-__device__ __forceinline__ gdn_matrix<E>
-gdn_plain(const E *at, int64_t stride, int rows, int columns)
+__device__ __forceinline__ gdn_matrix<E> gdn_plain(const E *at, int64_t stride,
+                                                   int rows, int columns)
 {
     return {at, stride, at == nullptr ? 0 : rows, columns, nullptr};
 }
@@ -54,42 +56,53 @@ template <class E> __device__ __forceinline__ bool gdn_is_aligned(const E *at)
     return reinterpret_cast<uintptr_t>(at) % 16 == 0;
 }
 
-__device__ __forceinline__ void gdn_unpack(uint4 raw, float (&to)[4])
+__device__ __forceinline__ float gdn_from_bits(uint32_t bits)
 {
-    to[0] = __uint_as_float(raw.x);
-    to[1] = __uint_as_float(raw.y);
-    to[2] = __uint_as_float(raw.z);
-    to[3] = __uint_as_float(raw.w);
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
 }
 
-/* A bf16 is the upper half of an f32. */
-__device__ __forceinline__ void gdn_unpack(uint4 raw, float (&to)[8])
+/* 16 bytes from an address that is a multiple of them. */
+__device__ __forceinline__ void gdn_read_lot(const float *from, float (&to)[4])
 {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+    const float4 lot = *reinterpret_cast<const float4 *>(from);
+    to[0] = lot.x;
+    to[1] = lot.y;
+    to[2] = lot.z;
+    to[3] = lot.w;
+}
+__device__ __forceinline__ void gdn_read_lot(const double *from,
+                                             double (&to)[2])
+{
+    const double2 lot = *reinterpret_cast<const double2 *>(from);
+    to[0] = lot.x;
+    to[1] = lot.y;
+}
+/* A bf16 is the upper half of an f32. */
+__device__ __forceinline__ void gdn_read_lot(const __nv_bfloat16 *from,
+                                             float (&to)[8])
+{
+    const uint4 lot = *reinterpret_cast<const uint4 *>(from);
+    const uint32_t words[4] = {lot.x, lot.y, lot.z, lot.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        to[2 * i] = __uint_as_float(words[i] << 16);
-        to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+        to[2 * i] = gdn_from_bits(words[i] << 16);
+        to[2 * i + 1] = gdn_from_bits(words[i] & 0xffff0000u);
     }
-}
-
-__device__ __forceinline__ void gdn_unpack(uint4 raw, double (&to)[2])
-{
-    to[0] = __hiloint2double(static_cast<int>(raw.y), static_cast<int>(raw.x));
-    to[1] = __hiloint2double(static_cast<int>(raw.w), static_cast<int>(raw.z));
 }
 
 /* Numbers column .. column + 15 bytes' worth of a row. */
 template <class E, bool SCALED>
-__device__ __forceinline__ void
-gdn_read(const gdn_matrix<E, SCALED> &m, int row, int column,
-         sum_t<E> (&to)[gdn_lot<E>])
+__device__ __forceinline__ void gdn_read(const gdn_matrix<E, SCALED> &m,
+                                         int row, int column,
+                                         sum_t<E> (&to)[gdn_lot<E>])
 {
     constexpr int LOT = gdn_lot<E>;
     const E *from = m.at + row * m.stride + column;
     const bool is_inside = row < m.rows && column < m.columns;
     if (is_inside && column + LOT <= m.columns && gdn_is_aligned(from)) {
-        gdn_unpack(*reinterpret_cast<const uint4 *>(from), to);
+        gdn_read_lot(from, to);
     } else {
 #pragma unroll
         for (int i = 0; i < LOT; i++)
@@ -110,11 +123,11 @@ template <class T> struct gdn_staging {
     static constexpr int DEPTH = sizeof(T) == 8 ? 8 : 16;
     static constexpr int SLOTS = 16; /* threads that share a row of a tile */
 
-    static constexpr int pitch(int columns)
+    __host__ __device__ static constexpr int pitch(int columns)
     {
         return columns + 1;
     }
-    static constexpr int bytes(int rows, int columns)
+    __host__ __device__ static constexpr int bytes(int rows, int columns)
     {
         return (rows * pitch(columns) * static_cast<int>(sizeof(T)) + 15) / 16 *
                16;
@@ -151,11 +164,11 @@ template <> struct gdn_staging<__nv_bfloat16> {
     static constexpr int DEPTH = 32;
     static constexpr int SLOTS = 8;
 
-    static constexpr int pitch(int columns)
+    __host__ __device__ static constexpr int pitch(int columns)
     {
         return columns + 8;
     }
-    static constexpr int bytes(int rows, int columns)
+    __host__ __device__ static constexpr int bytes(int rows, int columns)
     {
         return rows * pitch(columns) * 4;
     }
@@ -290,33 +303,29 @@ template <int ROWS, int COLUMNS> struct gdn_tile<__nv_bfloat16, ROWS, COLUMNS> {
 
     /* 16 x 16 of A from depth k on, or of B^T: two fragments of 8 columns. */
     template <bool TRANSPOSED>
-    __device__ static void fragment_a(uint32_t (&to)[4],
-                                      const __nv_bfloat16 *a, int pitch, int k)
+    __device__ static void fragment_a(uint32_t (&to)[4], const __nv_bfloat16 *a,
+                                      int pitch, int k)
     {
         const int lane = threadIdx.x % 32;
         if (TRANSPOSED)
-            cpli_ldmatrix_trans(to, a +
-                                        (k + lane % 8 + lane / 16 * 8) * pitch +
+            cpli_ldmatrix_trans(to, a + (k + lane % 8 + lane / 16 * 8) * pitch +
                                         warp_row() + lane / 8 % 2 * 8);
         else
             cpli_ldmatrix(to, a + (warp_row() + lane % 16) * pitch + k +
                                   lane / 16 * 8);
     }
     template <bool TRANSPOSED>
-    __device__ static void fragment_b(uint32_t (&to)[4],
-                                      const __nv_bfloat16 *b, int pitch, int k,
-                                      int column)
+    __device__ static void fragment_b(uint32_t (&to)[4], const __nv_bfloat16 *b,
+                                      int pitch, int k, int column)
     {
         const int lane = threadIdx.x % 32;
         if (TRANSPOSED)
-            cpli_ldmatrix(to, b +
-                                  (column + lane % 8 + lane / 16 * 8) * pitch +
+            cpli_ldmatrix(to, b + (column + lane % 8 + lane / 16 * 8) * pitch +
                                   k + lane / 8 % 2 * 8);
         else
-            cpli_ldmatrix_trans(to, b +
-                                        (k + lane % 8 + lane / 8 % 2 * 8) *
-                                            pitch +
-                                        column + lane / 16 * 8);
+            cpli_ldmatrix_trans(to,
+                                b + (k + lane % 8 + lane / 8 % 2 * 8) * pitch +
+                                    column + lane / 16 * 8);
     }
 
     __device__ __forceinline__ void add_fragments(int e, const uint32_t (&a)[4],
@@ -374,8 +383,8 @@ __device__ __forceinline__ void gdn_clear(gdn_tile<T, ROWS, COLUMNS> &tile)
 
 /* f(value, row, column) for every element that lies within. */
 template <class T, int ROWS, int COLUMNS, class F>
-__device__ __forceinline__ void
-gdn_each(gdn_tile<T, ROWS, COLUMNS> &tile, int rows, int columns, F f)
+__device__ __forceinline__ void gdn_each(gdn_tile<T, ROWS, COLUMNS> &tile,
+                                         int rows, int columns, F f)
 {
 #pragma unroll
     for (int e = 0; e < tile.SIZE; e++)
@@ -398,10 +407,10 @@ constexpr int gdn_stage_bytes =
  */
 template <bool TA, bool TB, class T, int ROWS, int COLUMNS, class A, bool SA,
           class B, bool SB>
-__device__ __forceinline__ void
-gdn_multiply(gdn_tile<T, ROWS, COLUMNS> &tile, const gdn_matrix<A, SA> &a,
-             int i, const gdn_matrix<B, SB> &b, int j, int depth,
-             unsigned char *stage)
+__device__ __forceinline__ void gdn_multiply(gdn_tile<T, ROWS, COLUMNS> &tile,
+                                             const gdn_matrix<A, SA> &a, int i,
+                                             const gdn_matrix<B, SB> &b, int j,
+                                             int depth, unsigned char *stage)
 {
     constexpr int DEPTH = gdn_staging<T>::DEPTH;
     constexpr bool IS_EXACT_A = sizeof(A) == 2 && !SA;
@@ -438,8 +447,7 @@ gdn_row_sums(const gdn_tile<T, 64, COLUMNS> &tile, int rows, int columns,
 #pragma unroll
     for (int e = 0; e < tile_t::SIZE; e++)
         if (tile.row(e) < rows && tile.column(e) < columns)
-            mine[tile_t::line(e)] +=
-                f(tile.at[e], tile.row(e), tile.column(e));
+            mine[tile_t::line(e)] += f(tile.at[e], tile.row(e), tile.column(e));
     __syncthreads();
 #pragma unroll
     for (int e = 0; e < tile_t::SIZE; e++)
