@@ -279,8 +279,8 @@ static cpl_status check_slices(const gdn_layer *gdn, const cpl_tensor *slices)
         status =
             cpl_layout_runs(place->layout, place->rank, runs + rank * n_runs);
     if (status == CPL_OK)
-        cpli_trace_runs(slices, runs, n_runs * n_ranks(gdn), place->rank,
-                        gdn->base.name);
+        status = cpli_trace_runs(slices, runs, n_runs * n_ranks(gdn),
+                                 place->rank, gdn->base.name);
     cpli_free(runs);
     return status;
 }

@@ -145,8 +145,8 @@ cpl_status cpli_ring_check(const cpl_layer *layer, const cpli_ring *ring,
     CPL_TRY_GO(CPL_ALLOC(shard->n_pieces + 1, &runs), end);
     fill_runs(cpl_layout_stream(place->layout), shard,
               cpl_tensor_n_rows(tensor), runs);
-    cpli_trace_runs(tensor, runs, shard->n_pieces + 1, place->rank,
-                    layer->name);
+    status = cpli_trace_runs(tensor, runs, shard->n_pieces + 1, place->rank,
+                             layer->name);
 end:
     cpli_free(runs);
     destroy_shards(shard, 1);

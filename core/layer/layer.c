@@ -262,7 +262,7 @@ cpl_status cpli_check_view(const cpl_layer *layer, const cpl_tensor *tensor,
     CPL_TRY(CPL_ALLOC(n_runs, &runs));
     cpl_status status = cpl_view_runs(view, rank, runs);
     if (status == CPL_OK)
-        cpli_trace_runs(tensor, runs, n_runs, rank, layer->name);
+        status = cpli_trace_runs(tensor, runs, n_runs, rank, layer->name);
     cpli_free(runs);
     return status;
 }

@@ -79,6 +79,27 @@ cpl_status cpli_tensor_over(void *data, cpl_dtype dtype, int n_dims,
     return CPL_OK;
 }
 
+cpl_status cpl_tensor_view(const cpl_tensor *of, int64_t first, int n_dims,
+                           const int64_t *shape, cpl_tensor **out)
+{
+    cpl_tensor *view;
+    int64_t room = cpl_tensor_n_elements(of) - first;
+    size_t skipped = (size_t)first * cpl_dtype_bytes(of->dtype);
+    CPL_TRY(cpli_tensor_over((char *)of->data + skipped, of->dtype, n_dims,
+                             shape, of->comm, &view));
+    if (first < 0 || cpl_tensor_n_elements(view) > room) {
+        int64_t n = cpl_tensor_n_elements(view);
+        cpl_tensor_destroy(view);
+        return cpli_fail(CPL_INVALID,
+                         "tensor: a view of %lld elements from %lld on, of a "
+                         "tensor of %lld",
+                         (long long)n, (long long)first,
+                         (long long)cpl_tensor_n_elements(of));
+    }
+    *out = view;
+    return CPL_OK;
+}
+
 void cpl_tensor_destroy(cpl_tensor *tensor)
 {
     if (tensor == NULL)
@@ -193,15 +214,19 @@ cpl_status cpl_tensor_set_trace(cpl_tensor *tensor, const int64_t *positions)
 static cpl_status trace_layout(cpl_tensor *tensor, const cpl_layout *layout,
                                int rank)
 {
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    int64_t n_runs;
+    cpl_run *runs;
     CPL_TRY(cpli_need_trace(tensor));
-    if (cpli_device_of(tensor->comm) == NULL)
+    if (device == NULL)
         return cpl_layout_positions(layout, rank, tensor->trace);
-    int64_t *positions;
-    CPL_TRY(CPL_ALLOC(cpl_tensor_n_rows(tensor), &positions));
-    cpl_status status = cpl_layout_positions(layout, rank, positions);
+    CPL_TRY(cpl_layout_n_runs(layout, rank, &n_runs));
+    CPL_TRY(CPL_ALLOC(n_runs, &runs));
+    cpl_status status = cpl_layout_runs(layout, rank, runs);
     if (status == CPL_OK)
-        status = cpl_tensor_set_trace(tensor, positions);
-    cpli_free(positions);
+        status = device->write_runs(tensor->comm, tensor->trace,
+                                    cpl_tensor_n_rows(tensor), runs, n_runs);
+    cpli_free(runs);
     return status;
 }
 

@@ -22,8 +22,9 @@ cpl_status cpli_clear_trace(cpl_tensor *tensor);
 cpl_status cpli_repeat_trace(cpl_tensor *tensor, const cpl_tensor *other);
 
 /* Compares the trace of `tensor`, which must have one, with runs (fill: -1);
- * counts the wrong rows and keeps the first sentence. */
-void cpli_trace_runs(const cpl_tensor *tensor, const cpl_run *runs,
-                     int64_t n_runs, int rank, const char *who);
+ * counts the wrong rows and keeps the first sentence: of rows on a device when
+ * cpl_trace_settle asks. */
+cpl_status cpli_trace_runs(const cpl_tensor *tensor, const cpl_run *runs,
+                           int64_t n_runs, int rank, const char *who);
 
 #endif

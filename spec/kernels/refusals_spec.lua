@@ -39,6 +39,7 @@ local CALLS = {
     sum_squares = { x }, sum_squares_backward = { x, 2 }, adamw = { x, x, x, x, { lr = 0.1 } },
     moe_route = { t(T, 5), top2 }, moe_route_backward = { t(T, 5), t(T, 2), top2 },
     moe_group = { { 0, 1, 1, 2 }, { experts = 3, top_k = 2 } },
+    moe_load = { t(T, 3), { 0, 4, 4, 6 } }, moe_balance = { { 2, 4 }, { 3, 3 }, top2 },
     moe_dispatch = { x, places, top2 }, moe_dispatch_backward = { x, places, t(12, D), top2 },
     moe_combine = { t(12, D), t(T, 2), places },
     moe_combine_backward = { t(12, D), t(T, 2), places, x },

@@ -33,6 +33,7 @@ M.moving = {
     cpli_permute_1 = { registers = 64, stores = { "8" }, at_once = { ["8"] = 4 } },
     cpli_trace_compare = { registers = 40, stores = {}, reductions = 2 },
     cpli_trace_keep = { registers = 40, stores = { "64" } },
+    cpli_trace_write = { registers = 40, stores = { "64" } },
     cpli_trace_divide = { registers = 40, stores = { "64" } },
 }
 

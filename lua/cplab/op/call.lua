@@ -124,19 +124,14 @@ local function nans(shape, dtype)
     return t
 end
 
--- The dtype of what kernels.h calls WIDE.
-local function wide_dtype(self)
-    return self.dtype == "bf16" and "f32" or self.dtype
-end
-
 --- A new tensor of the call's dtype, every byte 0xff: NaN.
 function Dims:new(...)
     return as_result(self, nans({ ... }, self.dtype))
 end
 
---- The same of a WIDE one.
+--- The same of a WIDE tensor.
 function Dims:new_wide(...)
-    return as_result(self, nans({ ... }, wide_dtype(self)))
+    return as_result(self, nans({ ... }, clib.wide_dtype(self.dtype)))
 end
 
 --- The same with the shape and dtype of another tensor.
@@ -146,7 +141,7 @@ end
 
 --- A new tensor of zeros, WIDE: for gradients of parameters, which kernels add to.
 function Dims:zeros(...)
-    return as_result(self, tensor.zeros({ ... }, wide_dtype(self)))
+    return as_result(self, tensor.zeros({ ... }, clib.wide_dtype(self.dtype)))
 end
 
 --- A copy for the kernel to write to.
@@ -188,7 +183,7 @@ end
 local function check_dtype(self, name, dtype, is_wide)
     check_known(self, name, dtype)
     self.dtype, self.dtype_of = self.dtype or dtype, self.dtype_of or name
-    local wanted = is_wide and wide_dtype(self) or self.dtype
+    local wanted = is_wide and clib.wide_dtype(self.dtype) or self.dtype
     if dtype == wanted then return end
     M.fail(self.who, "%s is %s, but %s is %s%s", name, dtype, self.dtype_of, self.dtype,
         wanted ~= self.dtype and ", which goes with an " .. name .. " of f32" or "")

@@ -4,6 +4,7 @@
 -- D width. Experts, slots and rows count from 0; lists of integers are flat, row-major, and hold
 -- -1 where a row has no choice.
 -- @module cplab.op.moe
+local args = require "cplab.check_args"
 local call = require "cplab.op.call"
 local clib = require "clib"
 local ffi = clib.ffi
@@ -124,6 +125,65 @@ function M.moe_group(chosen, options)
     dims.dtype = "f64" -- the table; there are no numbers
     dims:call("moe_group", p)
     return integers_of(places, n), integers_of(offsets, options.experts + 1)
+end
+
+local function numbers_of(array, first, n)
+    local list = {}
+    for i = 1, n do list[i] = array[first + i - 1] end
+    return list
+end
+
+--- How many rows chose each expert, and the sum of its probs over all rows.
+-- @tparam cplab.tensor probs [T, E] of moe_route
+-- @tparam {int,...} offsets E + 1, of moe_group
+-- @tparam ?table options wide (false: true says that the probs are WIDE ones, f32, of a call of
+--   bf16), device
+-- @treturn {number,...} counts of rows
+-- @treturn {number,...} sums of probs
+function M.moe_load(probs, offsets, options)
+    local who = "op.moe_load"
+    local dims = call.dims(who, call.options(who, options, { wide = "boolean?" }))
+    if options and options.wide then dims:set_wide() end
+    local p = ffi.new "cpl_moe_load"
+    p.probs = dims:take_wide("probs", probs, "T E")
+    args.integers(who, "offsets", offsets, 0, nil)
+    if #offsets ~= dims.E + 1 then
+        call.fail(who, "offsets has %d entries, not one more than probs has experts, %d", #offsets,
+            dims.E)
+    end
+    local load = dims:new_array("double", 2 * dims.E)
+    p.offsets, p.load = dims:list("int64_t", offsets), dims:at(load)
+    p.n_rows, p.experts = dims.T, dims.E
+    dims:call("moe_load", p)
+    return numbers_of(load, 0, dims.E), numbers_of(load, dims.E, dims.E)
+end
+
+local BALANCE = { top_k = "integer", coefficient = "number?" }
+
+--- The loss that balances the load of experts, and what the probs of each routed row get of it.
+-- @tparam {number,...} counts of moe_load, of all ranks
+-- @tparam {number,...} sums of moe_load, of all ranks
+-- @tparam table options top_k, coefficient (1), device
+-- @treturn number loss
+-- @treturn {number,...} dprobs, for moe_route_backward
+function M.moe_balance(counts, sums, options)
+    local who = "op.moe_balance"
+    options = call.options(who, options, BALANCE)
+    local dims = call.dims(who, options)
+    args.value(who, "counts", counts, "list")
+    args.value(who, "sums", sums, "list")
+    if #counts ~= #sums then
+        call.fail(who, "counts has %d entries, but sums has %d", #counts, #sums)
+    end
+    local both = {}
+    for i, count in ipairs(counts) do both[i], both[#counts + i] = count, sums[i] end
+    local p, loss = ffi.new "cpl_moe_balance", dims:new_array("double", 1)
+    local dprobs = dims:new_array("double", #counts)
+    p.load, p.loss, p.dprobs = dims:list("double", both), dims:at(loss), dims:at(dprobs)
+    p.experts, p.top_k, p.coefficient = #counts, options.top_k, options.coefficient or 1
+    dims.dtype = "f64" -- the table; there are no others
+    dims:call("moe_balance", p)
+    return loss[0], numbers_of(dprobs, 0, #counts)
 end
 
 -- The places as a C array, all below N, of T rows; sets N where it is not known.
