@@ -2,7 +2,7 @@
  * ptx.cuh: every instruction that CUDA C++ has no word for, as an inline
  * function with its meaning on the host beside it. Source: the PTX ISA, "Data
  * Movement and Conversion Instructions: ld, st, cp.async, ldmatrix" and
- * "Warp-Level Matrix Instructions: mma.m16n8k16".
+ * "Warp-Level Matrix Instructions: mma.m16n8k16", "Floating Point: ex2".
  *
  * The fragments of mma.m16n8k16 in lane l, with g = l / 4 and t = l % 4; two
  * bf16 share a word, the one of the lower index in its lower half:
@@ -106,6 +106,14 @@ template <> __device__ __forceinline__ void cpli_store(uint8_t *to, uint8_t v)
                  : "memory");
 }
 
+/* 2^x to about two units in the last place; results below 2^-126 are 0. */
+__device__ __forceinline__ float cpli_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* c += a b, products of bf16 and sums in f32. */
 __device__ __forceinline__ void
 cpli_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
@@ -151,6 +159,17 @@ __device__ __forceinline__ void cpli_copy_async(void *shared, const void *from)
 {
     const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(at), "l"(from)
+                 : "memory");
+}
+
+/* The same of 4 bytes. */
+__device__ __forceinline__ void cpli_copy_async_word(void *shared,
+                                                     const void *from)
+{
+    const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
                  :
                  : "r"(at), "l"(from)
                  : "memory");
@@ -233,6 +252,12 @@ CPLI_UNSEEN inline void matrix_rows(const char *(&rows)[32], const void *row,
 
 } // namespace emulation
 
+inline float cpli_exp2(float x)
+{
+    const float y = std::exp2(x);
+    return y < 0x1p-126f ? 0 : y; /* a NaN stays one */
+}
+
 inline void cpli_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                           uint32_t b1, CPLI_SITE)
 {
@@ -265,6 +290,11 @@ inline void cpli_ldmatrix_trans(uint32_t (&to)[4], const void *row, CPLI_SITE)
 inline void cpli_copy_async(void *shared, const void *from)
 {
     emulation::copy_async(shared, from, 16);
+}
+
+inline void cpli_copy_async_word(void *shared, const void *from)
+{
+    emulation::copy_async(shared, from, 4);
 }
 
 inline void cpli_copy_async_commit(void)
