@@ -153,6 +153,47 @@ check_cases("layers over nccl", 2, { CASES[2][1], CASES[2][6], CASES[2][8] }, "n
 check_cases("slices of layers on a device", 1, SLICES)
 check_cases("faults on devices", 4, FAULTS)
 
+describe("traces on devices", function()
+    local function checks_of(fields)
+        local there = device.run("direct", 2, "spec.support.layer_rank", { cases = fields })
+        local list = {}
+        for i = 1, #fields do
+            local one = { wrong = 0, checks = 0 }
+            for rank = 1, 2 do
+                local r = there[rank][i]
+                assert(not r.failure, r.failure)
+                one.wrong, one.checks = one.wrong + r.wrong, one.checks + r.checks
+            end
+            list[i] = one
+        end
+        return list
+    end
+
+    it_there("go with the rows of every mode, and show rows that stand elsewhere", function()
+        local cases, plain = {}, {}
+        for _, mode in ipairs { "gather", "p2p", "a2a" } do
+            plain[#plain + 1] = attention("gqa", mode)
+        end
+        plain[#plain + 1] = case("gdn", "gdn")
+        plain[#plain + 1] = case("gdn headwise", "gdn", { config = { cp_mode = "headwise" } })
+        for i, one in ipairs(plain) do
+            for j, swap in ipairs { false, true } do
+                local copy = { trace = true, swap = swap }
+                for key, value in pairs(one) do copy[key] = value end
+                cases[2 * i + j - 2] = copy
+            end
+        end
+        local found = checks_of(cases)
+        for i, one in ipairs(plain) do
+            local right, swapped = found[2 * i - 1], found[2 * i]
+            assert.is_true(right.checks > 0, one.name)
+            assert.equal(0, right.wrong, one.name)
+            -- Two rows when they come in, and again where the mode brought them.
+            assert.is_true(swapped.wrong >= 4, one.name)
+        end
+    end)
+end)
+
 describe("faults", function()
     it_there("show on devices", function()
         local cases = {}
