@@ -609,8 +609,9 @@ CPL_API int cpl_comm_size(const cpl_comm *comm);
 CPL_API const char *cpl_comm_transport(const cpl_comm *comm);
 /* Collective. */
 CPL_API cpl_status cpl_comm_barrier(cpl_comm *comm);
-/* Collective. Sums n elements (F64, F32, I64) of every rank in rank order, in
- * place: the same bits on every rank and in every run. */
+/* Collective. Sums n elements of every rank in rank order, in place: the same
+ * bits on every rank and in every run. bf16 is added in f32 and rounded, each
+ * time. */
 CPL_API cpl_status cpl_comm_sum(cpl_comm *comm, void *data, int64_t n,
                                 cpl_dtype dtype);
 /* Collective. The elementwise maximum of n doubles; NaN wins. */
@@ -823,7 +824,7 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
 
 /* The sum of a tensor over a group, where it lies. */
 typedef struct cpl_sum cpl_sum;
-/* Collective. Makes ready sums of n elements (F64, F32, I64, I32) in the memory
+/* Collective. Makes ready sums of n elements in the memory
  * of the group. Borrows comm. Errors: INVALID, UNSUPPORTED (dtype), MEMORY,
  * SYSTEM. */
 CPL_API cpl_status cpl_sum_create(cpl_comm *comm, cpl_dtype dtype, int64_t n,

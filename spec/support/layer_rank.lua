@@ -3,9 +3,9 @@
 -- layout (a kind; or ranks, the runs of each), and, all optional, dtype, split { tp_rank, tp },
 -- states (gdn: sequences enter with states and leave some), recompute (what is kept is shared),
 -- poison (scratch is NaN before every pass), trace and swap (see below), fault { name, value, rank
--- (or all) }, cache (of keys), vocabulary (of the tokens; the table has 11), refusal { op, sentence }
--- (what the kernels say to the sizes). Gives per case what this rank has: y, dx, every gradient and
--- state by name, as flat lists; host_syncs of two passes; wrong rows; or the failure.
+-- (or all) }, cache (of keys), vocabulary (of the tokens; the table has 11), refusal { op,
+-- sentence } (what the kernels say to the sizes). Gives per case what this rank has: y, dx, every
+-- gradient and state by name, as flat lists; host_syncs of two passes; wrong rows; or the failure.
 local clib = require "clib"
 local cplab = require "cplab"
 local layers = require "spec.support.layers"
@@ -37,9 +37,10 @@ local function list_of(tensor)
     return list
 end
 
+-- Numbers in [-1, 1) that every dtype holds as they are.
 local function uniform(name)
     local key = C.cpl_random_key(7, name)
-    return function(i) return 2 * C.cpl_random_uniform(key, i) - 1 end
+    return function(i) return math.floor(256 * C.cpl_random_uniform(key, i)) / 128 - 1 end
 end
 
 local function layout_of(case, stream, cp)
@@ -156,7 +157,7 @@ local function report_of(self)
     return list
 end
 
--- Positions travel with the rows; with `swap` the first two of rank 1 say that they are each other.
+-- Positions travel with the rows; with `swap` the first two of rank 1 have each other's.
 local function trace(self, case)
     local rank, n = C.cpl_comm_rank(self.comm), #self.positions
     clib.check(C.cpl_tensor_mark(self.x, self.layout._ptr, rank, true))
