@@ -72,9 +72,13 @@ const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype, bool naive)
         {{HEAD(CPL_BF16, CPL_F32, bf16) ALL(BEST_BF16, SIZE_BF16)},
          {HEAD(CPL_BF16, CPL_F32, bf16) ALL(NAIVE_BF16, SIZE_BF16)}},
     };
+    static void (*const products[])(const cpl_matmul *) = {
+        cpli_matmul_f64, cpli_matmul_f32, cpli_matmul_bf16};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (tables[i][naive].dtype == dtype) {
             tables[i][naive].device = cpli_cuda_name;
+            if (!naive) /* by cuBLAS where it is there */
+                tables[i][naive].matmul = products[i];
             return &tables[i][naive];
         }
     return NULL;
