@@ -829,8 +829,8 @@ typedef struct cpl_graph cpl_graph;
  * move are swapped (cpl_plan_swaps). `room`: pieces of rows that a rank may
  * receive along a route (direct), or routes that are kept (NCCL); >= 1. Borrows
  * the tensors, which lie on the device, and the comm. Errors: INVALID, MISMATCH
- * (tensors that do not fit, as cpl_plan_start), UNSUPPORTED (no device; more
- * ranks than a graph can address), MEMORY, SYSTEM.
+ * (tensors that do not fit, as cpl_plan_start), UNSUPPORTED (no device),
+ * MEMORY, SYSTEM.
  */
 CPL_API cpl_status cpl_graph_create(cpl_plan *plan, const cpl_tensor *src,
                                     cpl_tensor *dst, int64_t room,
