@@ -147,6 +147,7 @@ void cpli_cuda_ran(int error, const char *name)
 
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
 {
+    CPL_TRY(cpli_cuda_refuse_capture(device, doing));
     cpl_counters_here()->host_syncs++;
     CPL_TRY(
         cpli_cuda_check(device, cudaStreamSynchronize(device->stream), doing));
@@ -236,6 +237,7 @@ cpl_status cpli_cuda_take(cpli_cuda *device, size_t bytes, void **out)
 {
     char doing[64];
     void *memory = NULL;
+    CPL_TRY(cpli_cuda_refuse_capture(device, "taking memory"));
     CPL_TRY(make_room(device));
     CPL_TRY(cpli_count_block(bytes));
     cudaError_t error = zeroed(device, bytes, &memory);
@@ -280,6 +282,7 @@ cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,
     cpli_cuda *device = cpli_cuda_of(comm);
     if (bytes == 0)
         return CPL_OK;
+    CPL_TRY(cpli_cuda_refuse_capture(device, "an upload"));
     CPL_TRY(
         cpli_cuda_check(device,
                         cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice,

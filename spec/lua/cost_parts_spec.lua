@@ -98,7 +98,7 @@ describe("rows of two bytes", function()
     end)
 end)
 
--- 16 rows a rank of 4; a slice is q, k and v of one head of 8, with its gates: 26 numbers of 8 bytes.
+-- 16 rows a rank of 4; a slice is q, k and v of one head of 8 and its gates: 26 numbers of 8 bytes.
 describe("headwise", function()
     local function seconds(cp, memory)
         local prices = prices_of { cp = cp, stream = { lengths = { 64 } }, model = gdn_model(),

@@ -107,8 +107,8 @@ end
 
 -- ---- headwise -------------------------------------------------------------------
 
--- [q | k | v | b | a] of the rank's heads comes, o goes home; z stays. Both times one side packs its
--- rows, slice by slice.
+-- [q | k | v | b | a] of the rank's heads comes, o goes home; z stays. Both times one side packs
+-- its rows, slice by slice.
 local function slices(env, pass, s, rows, n)
     local heads = s.value_heads / n
     local into = (2 * math.max(s.key_heads / n, 1) * s.K + heads * s.V + 2 * heads)

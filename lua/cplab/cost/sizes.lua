@@ -123,8 +123,8 @@ function M.gdn_summary_backward(K, V, c)
 end
 
 --- GDN: key_heads, value_heads, K, V, chunk of a rank; conv_width (elements of q, k, v), params,
--- gemms, elements as of attention; key_elements (those of q and k); state (elements of all states of one span), apply (FLOP to bring
--- a state through a span).
+-- gemms, elements as of attention; key_elements (those of q and k); state (elements of all states
+-- of one span), apply (FLOP to bring a state through a span).
 function M.gdn(config, tp)
     local key_heads, value_heads = math.max(config.key_heads / tp, 1), config.value_heads / tp
     local K, V, H = config.key_dim, config.value_dim, config.hidden
