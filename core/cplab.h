@@ -737,8 +737,8 @@ CPL_API cpl_status cpl_trace_check(const cpl_tensor *tensor,
                                    const char *who);
 /* Local. After a step on a device: counts the wrong rows of its checks and
  * keeps the first sentence, as if they had been compared in the step. Waits for
- * the device where something was compared; no host_sync of a step. Elsewhere
- * there is nothing to do. Errors: SYSTEM. */
+ * the device where anything was ever compared; no host_sync of a step.
+ * Elsewhere there is nothing to do. Errors: SYSTEM. */
 CPL_API cpl_status cpl_trace_settle(cpl_comm *comm);
 /* Local. The contract of a place that takes rows of `layout` and nothing else:
  * as cpl_trace_check, but rows that do not say whose they are are refused, too
