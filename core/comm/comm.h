@@ -132,9 +132,9 @@ typedef struct cpli_device_ops {
     cpl_status (*fill)(cpl_comm *comm, void *to, const void *element,
                        size_t element_bytes, int64_t n);
     /* Positions. Runs are sent there when they first come, and kept. `found`
-     * says what was wrong in all comparisons since it was last asked; where
-     * there were some it waits, which is no part of a step and not counted.
-     * `who` stays the device's. */
+     * says what was wrong in all comparisons since it was last asked, those of
+     * replayed graphs too; where there ever were some it waits, which is no
+     * part of a step and not counted. `who` stays the device's. */
     cpl_status (*write_runs)(cpl_comm *comm, int64_t *trace, int64_t n_rows,
                              const cpl_run *runs, int64_t n_runs);
     cpl_status (*compare)(cpl_comm *comm, const cpli_comparison *what);
