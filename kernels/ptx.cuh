@@ -164,6 +164,17 @@ __device__ __forceinline__ void cpli_copy_async(void *shared, const void *from)
                  : "memory");
 }
 
+/* The same of 4 bytes. */
+__device__ __forceinline__ void cpli_copy_async_word(void *shared,
+                                                     const void *from)
+{
+    const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+                 :
+                 : "r"(at), "l"(from)
+                 : "memory");
+}
+
 __device__ __forceinline__ void cpli_copy_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" : : : "memory");
@@ -279,6 +290,11 @@ inline void cpli_ldmatrix_trans(uint32_t (&to)[4], const void *row, CPLI_SITE)
 inline void cpli_copy_async(void *shared, const void *from)
 {
     emulation::copy_async(shared, from, 16);
+}
+
+inline void cpli_copy_async_word(void *shared, const void *from)
+{
+    emulation::copy_async(shared, from, 4);
 }
 
 inline void cpli_copy_async_commit(void)
