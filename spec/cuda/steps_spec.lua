@@ -1,7 +1,11 @@
 -- Whole steps on devices that are emulated, against one rank of the host: every number of a small
 -- hybrid stack, with the rows of all tensors traced, and no wait for a device inside a step.
 --
--- Bounds: in f64 that of spec/stack/parity_spec.lua, 1e-12; in f32 1e-4, as there.
+-- Bounds: in f64 that of spec/stack/parity_spec.lua, 1e-12; in f32 1e-4, as there. bf16 keeps 8
+-- bits, so that each stored number is off by up to 2^-9, and the reference has parameters that are
+-- not rounded: some twenty such steps lie between a token and a gradient, which is 4 % if they all
+-- go one way, and what gradients of decays are sums of nearly cancels. Measured: 0.7 % forward, 6 %
+-- in the gradient of A_log.
 local labs = require "spec.support.labs"
 local on_device = require "spec.support.on_device"
 
@@ -51,19 +55,24 @@ local function check(job)
     assert.is_true(trained.step_ms > 0)
 end
 
+-- As few layers and rows as show what there is to see: the emulator is no fast machine.
 local REAL = { 7, 0, 9, 1 }
 local JOBS = {
     ["on one rank"] = { real = REAL, cp = 1 },
-    ["in f32, contiguous"] = { real = REAL, cp = 2, model = { dtype = "f32" } },
+    ["in f32, contiguous"] = { real = REAL, cp = 2, model = { pattern = "G*", dtype = "f32" } },
     ["zigzag, keys by p2p"] =
         { real = REAL, cp = 2, model = { policy = "zigzag", gqa = gqa { cp_mode = "p2p" } } },
     ["mirror, keys by a2a, heads of the delta rule spread"] = { real = REAL, cp = 2, model = {
-        policy = "mirror", gqa = gqa { cp_mode = "a2a" }, gdn = gdn { cp_mode = "headwise" } } },
+        pattern = "G*", policy = "mirror", gqa = gqa { cp_mode = "a2a" },
+        gdn = gdn { cp_mode = "headwise" } } },
     ["native at cp 4, keys by a2a+p2p"] = { real = REAL, cp = 4, model = {
-        policy = "native", gqa = gqa { cp_mode = "a2a+p2p", a2a = 2, window = 5 } } },
-    ["balanced, experts"] = { real = REAL, cp = 2, model = { policy = "balanced", moe = MOE } },
+        pattern = "G*", policy = "native",
+        gqa = gqa { cp_mode = "a2a+p2p", a2a = 2, window = 5 } } },
+    ["balanced, experts"] = { real = REAL, cp = 2, model = { pattern = "G*", policy = "balanced",
+        moe = MOE } },
     ["experts, tp 2"] = { real = REAL, cp = 2, tp = 2, model = { pattern = "G*", moe = MOE } },
-    ["in bf16"] = { real = REAL, cp = 2, model = { policy = "zigzag", dtype = "bf16" } },
+    ["in bf16"] = { real = REAL, cp = 2, model = { pattern = "G*", policy = "zigzag",
+        dtype = "bf16" } },
     ["mla, by nccl"] =
         { real = REAL, cp = 2, transport = "nccl", model = { pattern = "LG", mla = MLA } },
     ["tied, two depths of MTP, recomputed"] = { real = REAL, cp = 2, recompute = "layer",
@@ -81,6 +90,8 @@ end)
 -- The checks see on a device what they see elsewhere.
 describe("a step on devices whose rows went wrong", function()
     local function metrics(faults, changes)
+        changes = changes or {}
+        changes.pattern = "G*"
         local result, message = on_device.with(nil, labs.run, {
             stream = labs.padded({ 16 }, 4), model = labs.model(changes), cp = 2,
             options = { faults = faults },
