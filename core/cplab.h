@@ -611,8 +611,9 @@ CPL_API int cpl_comm_size(const cpl_comm *comm);
 CPL_API const char *cpl_comm_transport(const cpl_comm *comm);
 /* Collective. */
 CPL_API cpl_status cpl_comm_barrier(cpl_comm *comm);
-/* Collective. Sums n elements (F64, F32, I64) of every rank in rank order, in
- * place: the same bits on every rank and in every run. */
+/* Collective. Sums n elements of every rank in rank order, in place: the same
+ * bits on every rank and in every run. bf16 is added in f32 and rounded, each
+ * time. */
 CPL_API cpl_status cpl_comm_sum(cpl_comm *comm, void *data, int64_t n,
                                 cpl_dtype dtype);
 /* Collective. The elementwise maximum of n doubles; NaN wins. */
@@ -745,8 +746,8 @@ CPL_API cpl_status cpl_trace_check(const cpl_tensor *tensor,
                                    const char *who);
 /* Local. After a step on a device: counts the wrong rows of its checks and
  * keeps the first sentence, as if they had been compared in the step. Waits for
- * the device where something was compared; no host_sync of a step. Elsewhere
- * there is nothing to do. Errors: SYSTEM. */
+ * the device where anything was ever compared; no host_sync of a step.
+ * Elsewhere there is nothing to do. Errors: SYSTEM. */
 CPL_API cpl_status cpl_trace_settle(cpl_comm *comm);
 /* Local. The contract of a place that takes rows of `layout` and nothing else:
  * as cpl_trace_check, but rows that do not say whose they are are refused, too
@@ -825,7 +826,7 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
 
 /* The sum of a tensor over a group, where it lies. */
 typedef struct cpl_sum cpl_sum;
-/* Collective. Makes ready sums of n elements (F64, F32, I64, I32) in the memory
+/* Collective. Makes ready sums of n elements in the memory
  * of the group. Borrows comm. Errors: INVALID, UNSUPPORTED (dtype), MEMORY,
  * SYSTEM. */
 CPL_API cpl_status cpl_sum_create(cpl_comm *comm, cpl_dtype dtype, int64_t n,
@@ -850,8 +851,8 @@ typedef struct cpl_graph cpl_graph;
  * move are swapped (cpl_plan_swaps). `room`: pieces of rows that a rank may
  * receive along a route (direct), or routes that are kept (NCCL); >= 1. Borrows
  * the tensors, which lie on the device, and the comm. Errors: INVALID, MISMATCH
- * (tensors that do not fit, as cpl_plan_start), UNSUPPORTED (no device; more
- * ranks than a graph can address), MEMORY, SYSTEM.
+ * (tensors that do not fit, as cpl_plan_start), UNSUPPORTED (no device),
+ * MEMORY, SYSTEM.
  */
 CPL_API cpl_status cpl_graph_create(cpl_plan *plan, const cpl_tensor *src,
                                     cpl_tensor *dst, int64_t room,
@@ -871,25 +872,6 @@ CPL_API void cpl_graph_destroy(cpl_graph *graph);
 CPL_API cpl_status cpl_graph_replay(cpl_graph *graph, cpl_plan *plan);
 /* How many captures it holds. */
 CPL_API int64_t cpl_graph_captures(const cpl_graph *graph);
-
-/*
- * A capture: what all ranks of a group do on their devices between its begin
- * and its end, a whole step say, kept as a graph and done by each replay with
- * what its tensors hold then. While it is made nothing is done, and nothing may
- * wait for a device or take its memory (UNSUPPORTED): run the step once before.
- * A plan's lists are part of it: other routes are another capture.
- */
-typedef struct cpl_capture cpl_capture;
-/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
- * MEMORY, SYSTEM. */
-CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
-/* Collective. Errors: SYSTEM (something that cannot be captured). */
-CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
-/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
- * well), SYSTEM. */
-CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
-/* Local. Ends a capture that was not ended. */
-CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
 /* ---- marks: the clock of a device ---- */
 
@@ -916,6 +898,25 @@ CPL_API int cpl_marks_first(const cpl_marks *marks);
  * Errors: INVALID, SYSTEM. */
 CPL_API cpl_status cpl_marks_seconds(const cpl_marks *marks, int rank,
                                      int64_t from, int64_t to, double *out);
+
+/*
+ * A capture: what all ranks of a group do on their devices between its begin
+ * and its end, a whole step say, kept as a graph and done by each replay with
+ * what its tensors hold then. While it is made nothing is done, and nothing may
+ * wait for a device or take its memory (UNSUPPORTED): run the step once before.
+ * A plan's lists are part of it: other routes are another capture.
+ */
+typedef struct cpl_capture cpl_capture;
+/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
+ * MEMORY, SYSTEM. */
+CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
+/* Collective. Errors: SYSTEM (something that cannot be captured). */
+CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
+/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
+ * well), SYSTEM. */
+CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
+/* Local. Ends a capture that was not ended. */
+CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
 /* ---- layer ---- */
 

@@ -113,7 +113,8 @@ typedef struct cpli_wrong {
  * Memory that the host does not reach: what is done to it; by the group that
  * it comes from (cpli_comm_whole). All of it goes into the rank's own order of
  * work there and returns at once, but upload, download and wait, which wait and
- * count a host_sync, and found, which waits. Errors: SYSTEM (what the device says), MEMORY.
+ * count a host_sync, and found, which waits. Errors: SYSTEM (what the device
+ * says), MEMORY.
  */
 typedef struct cpli_device_ops {
     const char *name;                    /* "cuda" */
@@ -131,9 +132,9 @@ typedef struct cpli_device_ops {
     cpl_status (*fill)(cpl_comm *comm, void *to, const void *element,
                        size_t element_bytes, int64_t n);
     /* Positions. Runs are sent there when they first come, and kept. `found`
-     * says what was wrong in all comparisons since it was last asked; where
-     * there were some it waits, which is no part of a step and not counted.
-     * `who` stays the device's. */
+     * says what was wrong in all comparisons since it was last asked, those of
+     * replayed graphs too; where there ever were some it waits, which is no
+     * part of a step and not counted. `who` stays the device's. */
     cpl_status (*write_runs)(cpl_comm *comm, int64_t *trace, int64_t n_rows,
                              const cpl_run *runs, int64_t n_runs);
     cpl_status (*compare)(cpl_comm *comm, const cpli_comparison *what);
@@ -272,10 +273,8 @@ CPL_API void cpli_copy_fence(void);
 /* Of pieces one after the other: reads the beginning of the next one into the
  * cache, where the processor could not guess that it is next. */
 void cpli_fetch_ahead(const void *src, int64_t bytes);
-/* Whether elements of dtype can be added: all but BF16. The following are
- * exported for the plug-in. */
-bool cpli_can_add(cpl_dtype dtype);
-/* dst[i] += src[i] for n elements of dtype; integers wrap around. */
+/* dst[i] += src[i] for n elements of dtype; integers wrap around, bf16 is added
+ * in f32 and rounded. This and the following are exported for the plug-in. */
 CPL_API void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src,
                                int64_t n);
 /* a and b, which do not overlap, change places. */

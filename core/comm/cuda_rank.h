@@ -154,17 +154,19 @@ cpl_status cpli_cuda_end_capture(cpl_comm *comm, void **graph);
 cpl_status cpli_cuda_launch(cpl_comm *comm, void *graph);
 void cpli_cuda_drop(cpl_comm *comm, void *graph);
 
-/* One launch of cpl_cuda_copy or cpl_cuda_swap over a list that can be
- * exchanged. */
+/* Launches of cpl_cuda_copy or cpl_cuda_swap over lists that can be exchanged.
+ */
 cpl_status cpli_graph_make(cpl_comm *comm, const cpli_wish *wish, void **out);
 void cpli_graph_drop(cpl_comm *comm, void *graph);
 /* Enqueues the moves of a transfer; bases by rank are to be the captured ones
  * where it has pieces. */
 cpl_status cpli_graph_replay(cpl_comm *comm, const cpli_transfer *transfer,
                              void *const *bases);
-/* Copies a table's list, of one launch, to where a graph reads it. */
+/* Copies a table's list of CPL_CUDA_BASES places to where a graph reads it; an
+ * empty one where it has none. */
 cpl_status cpli_table_copy_list(cpl_comm *comm, const cpli_table *table,
-                                void *count, void *pieces, void *tile_ends);
+                                int first_place, void *count, void *pieces,
+                                void *tile_ends);
 
 /* A table for a transfer's receives: a base a rank. */
 cpl_status cpli_table_of_transfer(cpl_comm *comm, cpli_transfer *transfer);

@@ -19,6 +19,7 @@ typedef struct list {
     int64_t n_runs;
     cpl_run *here; /* pinned: it may still be on its way */
     cpl_run *there;
+    bool is_captured; /* a graph reads it in every replay */
 } list;
 
 /* What is said of a wrong row beside its numbers. */
@@ -40,19 +41,25 @@ typedef struct cpli_traces {
     int64_t n_labels, room;
     slate *slate;
     cpl_cuda_wrong *wrong; /* device */
-    bool has_compared;     /* since the record was read */
 } cpli_traces;
 
 /* ---- keeping ---- */
 
-static void drop_lists(cpli_cuda *device)
+/* All of them, or those that no graph reads. */
+static void drop_lists(cpli_cuda *device, bool all)
 {
     cpli_traces *traces = device->traces;
+    int n = 0;
     for (int i = 0; i < traces->n_lists; i++) {
-        cpli_cuda_give(device, traces->lists[i].there);
-        cudaFreeHost(traces->lists[i].here);
+        list one = traces->lists[i];
+        if (one.is_captured && !all) {
+            traces->lists[n++] = one;
+            continue;
+        }
+        cpli_cuda_give(device, one.there);
+        cudaFreeHost(one.here);
     }
-    traces->n_lists = 0;
+    traces->n_lists = n;
 }
 
 void cpli_cuda_drop_traces(cpli_cuda *device)
@@ -60,7 +67,7 @@ void cpli_cuda_drop_traces(cpli_cuda *device)
     cpli_traces *traces = device->traces;
     if (traces == NULL)
         return;
-    drop_lists(device);
+    drop_lists(device, true);
     cpli_cuda_give(device, traces->wrong);
     if (traces->slate != NULL)
         cudaFreeHost(traces->slate);
@@ -138,12 +145,12 @@ static void write_list(const list *one, const cpl_run *runs)
     }
 }
 
-static const list *find_list(const cpli_traces *traces, const cpl_run *runs,
-                             int64_t n_runs, uint64_t hash)
+static list *find_list(cpli_traces *traces, const cpl_run *runs, int64_t n_runs,
+                       uint64_t hash)
 {
     size_t bytes = (size_t)n_runs * sizeof *runs;
     for (int i = 0; i < traces->n_lists; i++) {
-        const list *one = &traces->lists[i];
+        list *one = &traces->lists[i];
         if (one->hash == hash && one->n_runs == n_runs &&
             memcmp(one->here, runs, bytes) == 0)
             return one;
@@ -169,6 +176,20 @@ static cpl_status make_list(cpli_cuda *device, const cpl_run *runs, list *one)
     return status;
 }
 
+static cpl_status make_place(cpli_cuda *device)
+{
+    cpli_traces *traces = device->traces;
+    if (traces->n_lists < MOST_LISTS)
+        return CPL_OK;
+    CPL_TRY(cpli_cuda_wait(device, "a trace"));
+    drop_lists(device, false);
+    if (traces->n_lists < MOST_LISTS)
+        return CPL_OK;
+    return cpli_fail(CPL_UNSUPPORTED,
+                     "trace: captures on %s %d read more than %d lists of runs",
+                     cpli_cuda_name, device->number, MOST_LISTS);
+}
+
 /* n_runs >= 1. */
 static cpl_status keep_list(cpli_cuda *device, const cpl_run *runs,
                             int64_t n_runs, const list **out)
@@ -176,16 +197,15 @@ static cpl_status keep_list(cpli_cuda *device, const cpl_run *runs,
     cpli_traces *traces = device->traces;
     list one = {.hash = cpl_hash(0, runs, (size_t)n_runs * sizeof *runs),
                 .n_runs = n_runs};
-    *out = find_list(traces, runs, n_runs, one.hash);
-    if (*out != NULL)
-        return CPL_OK;
-    if (traces->n_lists == MOST_LISTS) {
-        CPL_TRY(cpli_cuda_wait(device, "a trace"));
-        drop_lists(device);
+    list *kept = find_list(traces, runs, n_runs, one.hash);
+    if (kept == NULL) {
+        CPL_TRY(make_place(device));
+        CPL_TRY(make_list(device, runs, &one));
+        kept = &traces->lists[traces->n_lists++];
+        *kept = one;
     }
-    CPL_TRY(make_list(device, runs, &one));
-    traces->lists[traces->n_lists++] = one;
-    *out = &traces->lists[traces->n_lists - 1];
+    kept->is_captured |= device->is_capturing;
+    *out = kept;
     return CPL_OK;
 }
 
@@ -261,7 +281,6 @@ cpl_status cpli_cuda_compare(cpl_comm *comm, const cpli_comparison *what)
                             .n_runs = what->n_runs,
                             .check = what->check * MOST_LABELS + name,
                             .wrong = device->traces->wrong};
-    device->traces->has_compared = true;
     return cpli_cuda_launched(device,
                               cpl_cuda_trace_check(&check, device->stream),
                               "cpl_cuda_trace_check");
@@ -272,15 +291,15 @@ cpl_status cpli_cuda_found(cpl_comm *comm, cpli_wrong *out)
     cpli_cuda *device = cpli_cuda_of(comm);
     cpli_traces *traces = device->traces;
     *out = (cpli_wrong){0};
-    if (traces == NULL || !traces->has_compared)
+    if (traces == NULL)
         return CPL_OK;
+    CPL_TRY(cpli_cuda_refuse_capture(device, "reading what checks found"));
     const cpl_cuda_wrong *read = &traces->slate->read;
     CPL_TRY(copy(device, &traces->slate->read, traces->wrong, sizeof *read));
     CPL_TRY(wipe(device));
     CPL_TRY(cpli_cuda_check(device, cudaStreamSynchronize(device->stream),
                             "reading what checks found"));
     device->n_kernels = 0;
-    traces->has_compared = false;
     if (read->rows == 0)
         return CPL_OK;
     const label *named = &traces->labels[read->check % MOST_LABELS];

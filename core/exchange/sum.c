@@ -69,7 +69,7 @@ static cpl_status make_plan(cpl_sum *sum)
 
 static cpl_status check(cpl_dtype dtype, int64_t n)
 {
-    if ((unsigned)dtype >= CPL_N_DTYPES || !cpli_can_add(dtype))
+    if ((unsigned)dtype >= CPL_N_DTYPES)
         return cpli_fail(CPL_UNSUPPORTED, "sum: no sum of %s",
                          cpl_dtype_name(dtype));
     if (n < 0)

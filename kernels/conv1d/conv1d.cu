@@ -3,8 +3,12 @@
  *   pre[t] = bias + sum_j weight[j] x[t - (W-1) + j],  y = silu(pre)
  *   dpre[t] = dy[t] silu'(pre[t]),  dx[t] = sum_j weight[j] dpre[t + (W-1) - j]
  * The rows t < 0 of a span are its halo.
+ *
+ * The fast kernels have four taps, those of every model here. A thread goes
+ * down a tile of rows with the last inputs of its channels in registers. Sums
+ * of weights are made first, and lie where dx will (rows.cuh).
  */
-#include "elements.cuh"
+#include "rows.cuh"
 
 namespace cpli
 {
@@ -151,6 +155,229 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
 }
 
+/* ---- a pack of channels down a tile of rows ---- */
+
+constexpr int TAPS = 4;
+constexpr int64_t TILE_ROWS = 32;
+
+/* The weights of a pack of channels, and the inputs that the taps meet. */
+template <class T, int V> struct window {
+    pack<sum_t<T>, V> weight[TAPS], x[TAPS], bias;
+};
+
+template <class T, int V, class P>
+static __device__ __forceinline__ void set_weights(window<T, V> *w, const P &p,
+                                                   int64_t c)
+{
+    w->bias = {};
+    if (p.bias != nullptr)
+        w->bias = load<T, V>(p.bias, c);
+#pragma unroll
+    for (int k = 0; k < TAPS; k++) { /* a channel has its taps side by side */
+        const auto flat = load<T, V>(p.weight, c * TAPS + k * V);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            w->weight[(k * V + i) % TAPS].at[(k * V + i) / TAPS] = flat.at[i];
+    }
+}
+
+template <class T, int V, class P>
+static __device__ __forceinline__ pack<sum_t<T>, V>
+inputs_at(const P &p, int64_t span, int64_t t, int64_t c)
+{
+    if (t >= 0)
+        return load<T, V>(p.x, (p.spans[span].slot + t) * p.x_stride + c);
+    if (p.halo == nullptr)
+        return {};
+    return load<T, V>(p.halo, ((span + 1) * (TAPS - 1) + t) * p.channels + c);
+}
+
+/* What stands before row t. */
+template <class T, int V, class P>
+static __device__ __forceinline__ void fill(window<T, V> *w, const P &p,
+                                            int64_t span, int64_t t, int64_t c)
+{
+#pragma unroll
+    for (int j = 1; j < TAPS; j++)
+        w->x[j] = inputs_at<T, V>(p, span, t - TAPS + j, c);
+}
+
+/* Down to the row whose inputs are `x`; returns its pre. */
+template <class T, int V>
+static __device__ __forceinline__ pack<sum_t<T>, V>
+advance(window<T, V> *w, const pack<sum_t<T>, V> &x)
+{
+    pack<sum_t<T>, V> pre = w->bias;
+#pragma unroll
+    for (int j = 0; j < TAPS; j++) {
+        w->x[j] = j + 1 < TAPS ? w->x[j + 1] : x;
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            pre.at[i] += w->weight[j].at[i] * w->x[j].at[i];
+    }
+    return pre;
+}
+
+/* Rows first .. last - 1 in pieces that lie in one span (-1: in none):
+ * visit(span, t, row, end of the piece). */
+template <class P, class F>
+static __device__ __forceinline__ void each_piece(const P &p, int64_t first,
+                                                  int64_t last, F visit)
+{
+#pragma unroll 1
+    for (int64_t row = first; row < last;) {
+        const row_place at = place_of(p.spans, p.n_spans, row);
+        int64_t end = row + 1;
+        if (at.span >= 0)
+            end = p.spans[at.span].slot + p.spans[at.span].length;
+        end = end < last ? end : last;
+        visit(at.span, at.t, row, end);
+        row = end;
+    }
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(THREADS, 1)
+    conv1d(const __grid_constant__ cpl_conv1d p, int64_t n_tiles)
+{
+    each_place(n_tiles, p.channels / V, [&](int64_t tile, int64_t column) {
+        const int64_t c = column * V;
+        const int64_t last = (tile + 1) * TILE_ROWS;
+        window<T, V> w;
+        set_weights(&w, p, c);
+        each_piece(
+            p, tile * TILE_ROWS, last < p.n_rows ? last : p.n_rows,
+            [&](int64_t span, int64_t t, int64_t row, int64_t end) {
+                if (span < 0) {
+                    store<T, V>(p.y, row * p.channels + c, pack<sum_t<T>, V>{});
+                    return;
+                }
+                fill(&w, p, span, t, c);
+#pragma unroll 1
+                for (; row < end; row++) {
+                    auto y = advance(&w, load<T, V>(p.x, row * p.x_stride + c));
+#pragma unroll
+                    for (int i = 0; i < V; i++)
+                        y.at[i] = p.silu ? silu(y.at[i]) : y.at[i];
+                    store<T, V>(p.y, row * p.channels + c, y);
+                }
+            });
+    });
+}
+
+/* dpre of the row that the window comes down to. */
+template <class T, int V>
+static __device__ __forceinline__ pack<sum_t<T>, V>
+advance_back(window<T, V> *w, const cpl_conv1d_backward &p, int64_t row,
+             int64_t c)
+{
+    auto dpre = load<T, V>(p.dy, row * p.channels + c);
+    const auto pre = advance(w, load<T, V>(p.x, row * p.x_stride + c));
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        dpre.at[i] *= p.silu ? silu_slope(pre.at[i]) : 1;
+    return dpre;
+}
+
+/* dx of the rows row .. end - 1 of a span; the rows that they were used for end
+ * TAPS - 1 rows later. */
+template <class T, int V>
+static __device__ __forceinline__ void
+piece_backward(window<T, V> *w, const cpl_conv1d_backward &p, int64_t span,
+               int64_t row, int64_t end, int64_t c)
+{
+    const int64_t behind = p.spans[span].slot + p.spans[span].length;
+    pack<sum_t<T>, V> dpre[TAPS] = {};
+#pragma unroll 1
+    for (int64_t user = row; user < end + TAPS - 1; user++) {
+#pragma unroll
+        for (int j = 0; j + 1 < TAPS; j++)
+            dpre[j] = dpre[j + 1];
+        dpre[TAPS - 1] = {};
+        if (user < behind)
+            dpre[TAPS - 1] = advance_back(w, p, user, c);
+        if (user - (TAPS - 1) < row)
+            continue;
+        pack<sum_t<T>, V> dx = {};
+#pragma unroll
+        for (int j = 0; j < TAPS; j++)
+#pragma unroll
+            for (int i = 0; i < V; i++)
+                dx.at[i] += w->weight[TAPS - 1 - j].at[i] * dpre[j].at[i];
+        store<T, V>(p.dx, (user - (TAPS - 1)) * p.dx_stride + c, dx);
+    }
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(THREADS, 1)
+    conv1d_backward(const __grid_constant__ cpl_conv1d_backward p,
+                    int64_t n_tiles)
+{
+    each_place(n_tiles, p.channels / V, [&](int64_t tile, int64_t column) {
+        const int64_t c = column * V;
+        const int64_t last = (tile + 1) * TILE_ROWS;
+        window<T, V> w;
+        set_weights(&w, p, c);
+        each_piece(p, tile * TILE_ROWS, last < p.n_rows ? last : p.n_rows,
+                   [&](int64_t span, int64_t t, int64_t row, int64_t end) {
+                       if (span < 0) {
+                           store<T, V>(p.dx, row * p.dx_stride + c,
+                                       pack<sum_t<T>, V>{});
+                           return;
+                       }
+                       fill(&w, p, span, t, c);
+                       piece_backward(&w, p, span, row, end, c);
+                   });
+    });
+}
+
+/* Kinds 0 .. TAPS - 1 are the taps, the last one is the bias. */
+template <class T, int V>
+__global__ void __launch_bounds__(THREADS, 1)
+    conv1d_weight(const __grid_constant__ cpl_conv1d_backward p,
+                  const __grid_constant__ chunk_sums<T> chunks)
+{
+    using W = wide_t<T>;
+    const auto grad = static_cast<W *>(p.grad_weight);
+    const auto grad_bias = static_cast<W *>(p.grad_bias);
+    each_place(
+        chunks.n_chunks, p.channels / V, [&](int64_t chunk, int64_t column) {
+            const int64_t c = column * V;
+            window<T, V> w;
+            pack<W, V> sum[TAPS + 1] = {};
+            set_weights(&w, p, c);
+            each_piece(p, chunk_begin(chunks, chunk), chunk_end(chunks, chunk),
+                       [&](int64_t span, int64_t t, int64_t row, int64_t end) {
+                           if (span < 0)
+                               return;
+                           fill(&w, p, span, t, c);
+#pragma unroll 1
+                           for (; row < end; row++) {
+                               const auto dpre = advance_back(&w, p, row, c);
+#pragma unroll
+                               for (int i = 0; i < V; i++) {
+#pragma unroll
+                                   for (int j = 0; j < TAPS; j++)
+                                       sum[j].at[i] +=
+                                           dpre.at[i] * w.x[j].at[i];
+                                   sum[TAPS].at[i] += dpre.at[i];
+                               }
+                           }
+                       });
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+#pragma unroll
+                for (int j = 0; j < TAPS; j++)
+                    if (grad != nullptr)
+                        leave_sum(chunks, chunk, j, c + i, sum[j].at[i],
+                                  grad + (c + i) * TAPS + j);
+                if (grad_bias != nullptr)
+                    leave_sum(chunks, chunk, TAPS, c + i, sum[TAPS].at[i],
+                              grad_bias + c + i);
+            }
+        });
+}
+
 /* ---- launches ---- */
 
 template <class T>
@@ -184,9 +411,78 @@ static int backward_naive(const cpl_conv1d_backward *p, cpl_cuda_stream stream)
                        *p);
 }
 
+static int64_t tiles_of(int64_t n_rows)
+{
+    return (n_rows + TILE_ROWS - 1) / TILE_ROWS;
+}
+
+template <class T>
+static int forward_best(const cpl_conv1d *p, cpl_cuda_stream stream)
+{
+    const bool fit = packs_fit<T>(
+        p->channels, {p->x, p->weight, p->bias, p->halo, p->y}, {p->x_stride});
+    return by_pack<T>(fit, [&](auto v) {
+        constexpr int V = decltype(v)::value;
+        const int64_t n_tiles = tiles_of(p->n_rows);
+        const plane at = plane_of(n_tiles, p->channels / V);
+        return static_cast<int>(CPLI_LAUNCH((conv1d<T, V>), at.grid, at.block,
+                                            0, stream, *p, n_tiles));
+    });
+}
+
+template <class T, int V>
+static int weight_best(const cpl_conv1d_backward *p, cpl_cuda_stream stream)
+{
+    if (p->grad_weight == nullptr && p->grad_bias == nullptr)
+        return cudaSuccess;
+    const auto chunks =
+        chunks_in<T>(p->dx, p->dx_stride, p->n_rows, TAPS + 1, false);
+    const plane at = plane_of(chunks.n_chunks, p->channels / V);
+    int error = CPLI_LAUNCH((conv1d_weight<T, V>), at.grid, at.block, 0, stream,
+                            *p, chunks);
+    if (error == cudaSuccess)
+        error = launch_add_chunks<T>(chunks, p->channels, 0, TAPS,
+                                     p->grad_weight, stream);
+    if (error == cudaSuccess)
+        error = launch_add_chunks<T>(chunks, p->channels, TAPS, 1, p->grad_bias,
+                                     stream);
+    return error;
+}
+
+template <class T>
+static int backward_best(const cpl_conv1d_backward *p, cpl_cuda_stream stream)
+{
+    if (p->n_rows == 0)
+        return cudaSuccess;
+    const bool fit = packs_fit<T>(
+        p->channels, {p->x, p->weight, p->bias, p->halo, p->dy, p->dx},
+        {p->x_stride, p->dx_stride});
+    return by_pack<T>(fit, [&](auto v) {
+        constexpr int V = decltype(v)::value;
+        const int64_t n_tiles = tiles_of(p->n_rows);
+        const plane at = plane_of(n_tiles, p->channels / V);
+        const int error = weight_best<T, V>(p, stream);
+        if (error != cudaSuccess)
+            return error;
+        return static_cast<int>(CPLI_LAUNCH((conv1d_backward<T, V>), at.grid,
+                                            at.block, 0, stream, *p, n_tiles));
+    });
+}
+
+/* Of activations and weights; not of the halo. */
+template <class T>
+static int backward_rows(const cpl_conv1d_backward *p, bool best,
+                         cpl_cuda_stream stream)
+{
+    if (best && p->width == TAPS)
+        return backward_best<T>(p, stream);
+    const int error = weight_naive<T>(p, stream);
+    return error != cudaSuccess ? error : backward_naive<T>(p, stream);
+}
+
 } // namespace cpli
 
-int cpl_cuda_conv1d(const cpl_conv1d *p, int32_t dtype, int32_t,
+int cpl_cuda_conv1d(const cpl_conv1d *p, int32_t dtype, int32_t way,
                     cpl_cuda_stream stream)
 {
     if (p->n_rows == 0 || p->channels == 0)
@@ -194,23 +490,22 @@ int cpl_cuda_conv1d(const cpl_conv1d *p, int32_t dtype, int32_t,
     return cpli::by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         const cpli::plane at = cpli::plane_of(p->n_rows, p->channels);
-        return CPLI_LAUNCH(cpli::conv1d_naive<T>, at.grid, at.block, 0, stream,
-                           *p);
+        if (way == CPL_CUDA_BEST && p->width == cpli::TAPS)
+            return cpli::forward_best<T>(p, stream);
+        return static_cast<int>(CPLI_LAUNCH(cpli::conv1d_naive<T>, at.grid,
+                                            at.block, 0, stream, *p));
     });
 }
 
 int cpl_cuda_conv1d_backward(const cpl_conv1d_backward *p, int32_t dtype,
-                             int32_t, cpl_cuda_stream stream)
+                             int32_t way, cpl_cuda_stream stream)
 {
     if (p->channels == 0)
         return cudaSuccess;
     return cpli::by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        int error = cpli::backward_naive<T>(p, stream);
-        if (error == cudaSuccess)
-            error = cpli::halo_backward<T>(p, stream);
-        if (error == cudaSuccess)
-            error = cpli::weight_naive<T>(p, stream);
-        return error;
+        const int error =
+            cpli::backward_rows<T>(p, way == CPL_CUDA_BEST, stream);
+        return error != cudaSuccess ? error : cpli::halo_backward<T>(p, stream);
     });
 }

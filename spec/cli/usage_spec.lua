@@ -54,7 +54,7 @@ describe("cplab", function()
         { { "run", "f", "--seed", "x" }, "--seed takes a whole number >= 0, got 'x'" },
         { { "run", "f", "--deadline", "0" }, "--deadline takes seconds > 0, got '0'" },
         { { "run", "f", "--dtype", "f23" },
-            "argument for option '--dtype' must be one of 'f64', 'f32'" },
+            "argument for option '--dtype' must be one of 'f64', 'f32', 'bf16'" },
         { { "run", "f", "--device", "tpu" }, "argument for option '--device' must be one of "
             .. "'cpu', 'cuda', 'cuda-emulated'" },
         { { "route", "--cp", "4" }, "missing option '--lengths'" },

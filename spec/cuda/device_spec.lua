@@ -359,6 +359,13 @@ describe("a graph", function()
         end
     end)
 
+    it_there("reaches more ranks than one launch does, and none of an earlier route", function()
+        local results = device.run("direct", 18, replay, { method = "copy", room = 64, width = 4 })
+        for _, result in ipairs(results) do
+            assert.same({ wrong = {}, syncs = 0, captures = 1, differ = true }, result)
+        end
+    end)
+
     it_there("of NCCL is captured for each route, and found again by its digest", function()
         local results = device.run("nccl", 4, replay, { method = "packed", room = 3, width = 3 })
         for _, result in ipairs(results) do

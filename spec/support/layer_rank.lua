@@ -2,10 +2,10 @@
 -- and { cases = {...} }; a case: kind, config (changes to those of spec.support.layers), stream,
 -- layout (a kind; or ranks, the runs of each), and, all optional, dtype, split { tp_rank, tp },
 -- states (gdn: sequences enter with states and leave some), recompute (what is kept is shared),
--- poison (scratch is NaN before every pass), fault { name, value, rank (or all) }, cache (of keys),
--- vocabulary (of the tokens; the table has 11), refusal { op, sentence } (what the kernels say to
--- the sizes). Gives per case what this rank has: y, dx, every gradient and state by name, as flat
--- lists; host_syncs of two passes; or the failure.
+-- poison (scratch is NaN before every pass), trace and swap (see below), fault { name, value, rank
+-- (or all) }, cache (of keys), vocabulary (of the tokens; the table has 11), refusal { op,
+-- sentence } (what the kernels say to the sizes). Gives per case what this rank has: y, dx, every
+-- gradient and state by name, as flat lists; host_syncs of two passes; wrong rows; or the failure.
 local clib = require "clib"
 local cplab = require "cplab"
 local layers = require "spec.support.layers"
@@ -37,9 +37,10 @@ local function list_of(tensor)
     return list
 end
 
+-- Numbers in [-1, 1) that every dtype holds as they are.
 local function uniform(name)
     local key = C.cpl_random_key(7, name)
-    return function(i) return 2 * C.cpl_random_uniform(key, i) - 1 end
+    return function(i) return math.floor(256 * C.cpl_random_uniform(key, i)) / 128 - 1 end
 end
 
 local function layout_of(case, stream, cp)
@@ -156,8 +157,19 @@ local function report_of(self)
     return list
 end
 
+-- Positions travel with the rows; with `swap` the first two of rank 1 have each other's.
+local function trace(self, case)
+    local rank, n = C.cpl_comm_rank(self.comm), #self.positions
+    clib.check(C.cpl_tensor_mark(self.x, self.layout._ptr, rank, true))
+    if not case.swap or rank ~= 1 then return end
+    local positions = ffi.new("int64_t[?]", n, self.positions)
+    positions[0], positions[1] = positions[1], positions[0]
+    clib.check(C.cpl_tensor_set_trace(self.x, positions))
+end
+
 local function run(comm, case)
     local self = make(comm, case)
+    if case.trace then trace(self, case) end
     local faults, out = C.cpl_faults_here(), { positions = self.positions }
     local rank = C.cpl_comm_rank(comm)
     if case.fault and (case.fault[3] or rank) == rank then
@@ -170,7 +182,10 @@ local function run(comm, case)
         clib.check(C.cpl_layer_forward(self.layer, self.x, self.y))
         clib.check(C.cpl_layer_backward(self.layer, self.dy, self.dx))
     end
-    out.syncs = tonumber(C.cpl_counters_here().host_syncs)
+    local counters = C.cpl_counters_here()
+    out.syncs = tonumber(counters.host_syncs)
+    clib.check(C.cpl_trace_settle(comm))
+    out.wrong, out.checks = tonumber(counters.wrong_rows), tonumber(counters.trace_checks)
     out.device = ffi.string(C.cpl_tensor_device(self.y))
     out.values = { y = list_of(self.y), dx = self.dx and list_of(self.dx) }
     for name, grad in pairs(self.grads) do out.values[name] = list_of(grad) end
