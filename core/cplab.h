@@ -583,9 +583,11 @@ typedef struct cpl_devices_found {
                       driver */
     int runtime;   /* of the plug-in */
     int nccl;      /* 22809 for 2.28.9; 0: no NCCL that serves */
+    int cublas;    /* 130100 for 13.1.0; 0: none, and our own kernel multiplies */
     char names[CPL_MAX_DEVICES][64];
     char problem[512];      /* why there are no devices; "" */
     char nccl_problem[512]; /* why there is no NCCL; "" */
+    char cublas_problem[512];
 } cpl_devices_found;
 
 /* The group of one rank, with no world. It has no state and lives for ever. */
@@ -670,6 +672,12 @@ CPL_API cpl_status cpl_tensor_create(cpl_dtype dtype, int n_dims,
 /* Local. A tensor over memory of somebody else, who must outlive it. */
 CPL_API cpl_status cpl_tensor_wrap(void *data, cpl_dtype dtype, int n_dims,
                                    const int64_t *shape, cpl_tensor **out);
+/* Local. A tensor over elements of another one, from `first` on, wherever they
+ * lie; `of` must outlive it. It has no trace and no mark. Errors: INVALID (they
+ * are not all there), MEMORY. */
+CPL_API cpl_status cpl_tensor_view(const cpl_tensor *of, int64_t first,
+                                   int n_dims, const int64_t *shape,
+                                   cpl_tensor **out);
 CPL_API void cpl_tensor_destroy(cpl_tensor *tensor);
 
 CPL_API int64_t cpl_tensor_n_rows(const cpl_tensor *tensor);
@@ -815,6 +823,19 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
                                           const cpl_tensor *d_dst,
                                           cpl_tensor *d_src, bool accumulate);
 
+/* The sum of a tensor over a group, where it lies. */
+typedef struct cpl_sum cpl_sum;
+/* Collective. Makes ready sums of n elements (F64, F32, I64, I32) in the memory
+ * of the group. Borrows comm. Errors: INVALID, UNSUPPORTED (dtype), MEMORY,
+ * SYSTEM. */
+CPL_API cpl_status cpl_sum_create(cpl_comm *comm, cpl_dtype dtype, int64_t n,
+                                  cpl_sum **out);
+CPL_API void cpl_sum_destroy(cpl_sum *sum);
+/* Collective. In place, in rank order: the same bits on every rank. On a device
+ * nothing waits for it. Errors: MISMATCH (another dtype or count), those of
+ * cpl_plan_start. */
+CPL_API cpl_status cpl_sum_execute(cpl_sum *sum, cpl_tensor *tensor);
+
 /*
  * A graph: exchanges from one tensor to another, captured on a device. Where
  * ranks reach each other's memory (direct) it is captured once, and plans of
@@ -851,6 +872,25 @@ CPL_API cpl_status cpl_graph_replay(cpl_graph *graph, cpl_plan *plan);
 /* How many captures it holds. */
 CPL_API int64_t cpl_graph_captures(const cpl_graph *graph);
 
+/*
+ * A capture: what all ranks of a group do on their devices between its begin
+ * and its end, a whole step say, kept as a graph and done by each replay with
+ * what its tensors hold then. While it is made nothing is done, and nothing may
+ * wait for a device or take its memory (UNSUPPORTED): run the step once before.
+ * A plan's lists are part of it: other routes are another capture.
+ */
+typedef struct cpl_capture cpl_capture;
+/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
+ * MEMORY, SYSTEM. */
+CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
+/* Collective. Errors: SYSTEM (something that cannot be captured). */
+CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
+/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
+ * well), SYSTEM. */
+CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
+/* Local. Ends a capture that was not ended. */
+CPL_API void cpl_capture_destroy(cpl_capture *capture);
+
 /* ---- marks: the clock of a device ---- */
 
 /*
@@ -876,25 +916,6 @@ CPL_API int cpl_marks_first(const cpl_marks *marks);
  * Errors: INVALID, SYSTEM. */
 CPL_API cpl_status cpl_marks_seconds(const cpl_marks *marks, int rank,
                                      int64_t from, int64_t to, double *out);
-
-/*
- * A capture: what all ranks of a group do on their devices between its begin
- * and its end, a whole step say, kept as a graph and done by each replay with
- * what its tensors hold then. While it is made nothing is done, and nothing may
- * wait for a device or take its memory (UNSUPPORTED): run the step once before.
- * A plan's lists are part of it: other routes are another capture.
- */
-typedef struct cpl_capture cpl_capture;
-/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
- * MEMORY, SYSTEM. */
-CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
-/* Collective. Errors: SYSTEM (something that cannot be captured). */
-CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
-/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
- * well), SYSTEM. */
-CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
-/* Local. Ends a capture that was not ended. */
-CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
 /* ---- layer ---- */
 
@@ -990,7 +1011,8 @@ typedef struct cpl_linear_config {
     int in, out;
 } cpl_linear_config;
 
-/* Local. Sizes are checked (INVALID names the rule and the numbers). */
+/* Local. F64, F32, or BF16, which devices alone compute in. Sizes are checked
+ * (INVALID names the rule and the numbers). */
 CPL_API cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,
@@ -1013,6 +1035,8 @@ CPL_API void cpl_layer_destroy(cpl_layer *layer);
 /* How a parameter is drawn; see cpl_layer_init. */
 typedef struct cpl_param_info {
     const char *name; /* within the layer: "qkv_proj" */
+    cpl_dtype dtype;  /* the layer's; of a bf16 layer f32 for what decays (A_log
+                         and dt_bias of gdn) */
     int n_dims;
     int64_t shape[CPL_MAX_DIMS];
 } cpl_param_info;
@@ -1026,7 +1050,7 @@ CPL_API const cpl_param_info *cpl_layer_param(const cpl_layer *layer, int i);
 CPL_API cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
                                   const char *name, cpl_tensor *param);
 /* Local. Borrows n_params parameters and their gradients (which backward adds
- * to). */
+ * to; of a bf16 layer they are f32, all of them). */
 CPL_API cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
                                   cpl_tensor *const *grads);
 /*
@@ -1092,7 +1116,10 @@ CPL_API int64_t cpl_kv_cache_bytes(const cpl_kv_cache *cache);
 CPL_API cpl_status cpl_layer_kv_cache(cpl_layer *layer, cpl_kv_cache *cache);
 /*
  * Collective. Makes plans and buffers for the rows of a place; `name` stands in
- * its messages. Borrows the place.
+ * its messages. The layer runs where the memory of the place's group is, and
+ * its parameters and rows must be there too. Borrows the place. Errors: those
+ * of the layer, UNSUPPORTED (no kernels for the dtype there, or none for these
+ * sizes: the text says what they take).
  */
 CPL_API cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name,
                                      cpl_place *place);

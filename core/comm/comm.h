@@ -119,9 +119,9 @@ typedef struct cpli_wrong {
 typedef struct cpli_device_ops {
     const char *name;                    /* "cuda" */
     int (*number)(const cpl_comm *comm); /* of the device, from 0 */
-    /* The table of its kernels; NULL: none for that dtype. They work for the
-     * rank whose thread calls. */
-    const cpl_kernels *(*kernels)(cpl_dtype dtype);
+    /* The table of its kernels, or of the naive ones; NULL: none for that
+     * dtype. They work for the rank whose thread calls. */
+    const cpl_kernels *(*kernels)(cpl_dtype dtype, bool naive);
     cpl_status (*upload)(cpl_comm *comm, void *to, const void *from,
                          size_t bytes);
     cpl_status (*download)(cpl_comm *comm, void *to, const void *from,

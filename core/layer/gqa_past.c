@@ -151,15 +151,17 @@ static cpl_status fill(cpli_core *core, gqa_past *past)
     int64_t parts = n_ranks_of(core->layer->place) * core->n_rows;
     int64_t width = core->heads * core->value_dim;
     const cpli_buffer buffers[] = {
-        {&inner->q, n, core->heads * core->key_dim, false},
-        {&inner->o, n, width, false},
-        {&inner->lse, n, core->heads, false},
-        {&past->o_parts, parts, width, false},
-        {&past->lse_parts, parts, core->heads, false},
+        {&inner->q, n, core->heads * core->key_dim, CPLI_SCRATCH},
+        {&inner->o, n, width, CPLI_SCRATCH},
+        {&inner->lse, n, core->heads, CPLI_SCRATCH | CPLI_WIDE},
+        {&past->o_parts, parts, width, CPLI_SCRATCH},
+        {&past->lse_parts, parts, core->heads, CPLI_SCRATCH | CPLI_WIDE},
     };
     CPL_TRY(cpli_layer_buffers(core->layer, buffers,
                                sizeof buffers / sizeof *buffers));
-    return cpli_core_workspace(inner, &past->workspace);
+    return cpli_core_workspace(inner, MAX_BLOCKS,
+                               cpl_tensor_n_rows(core->layer->cache->rows),
+                               &past->workspace);
 }
 
 cpl_status cpli_past_create(cpli_core *core, gqa_past **out)

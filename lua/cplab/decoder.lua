@@ -316,6 +316,10 @@ end
 -- runs ("live", "gqa")
 function M.new(lab, options, level, shares)
     level = (level or 1) + 1
+    if lab.on_device then
+        error("lab:decoder: caches and states of decoding are not on devices yet: decode with "
+            .. "--device cpu", level)
+    end
     args.fields("lab:decoder", options, FIELDS, level)
     local columns = lab.stream:batch()
     local n = columns > 1 and columns or lab.stream:n_sequences()

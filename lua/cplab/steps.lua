@@ -98,9 +98,10 @@ function M.run(lab, options, traced)
     for i = 1, options.iters do
         run.stack = M.stack_at(lab, i - 1)
         run.stack:set_trace(traced)
-        run.records[i], run.losses[i] = measure.iteration(run.stack, function()
-            return run.stack:step(options)
+        run.records[i] = measure.iteration(run.stack, function()
+            run.stack:run_step(options)
         end)
+        run.losses[i] = run.stack:read_step(options)
         M.add_trace(lab.comm, run.trace)
     end
     return run
