@@ -13,8 +13,8 @@ local BOUND = 1e-13
 local STREAM = { lengths = { 16, 8, 0, 8 }, real = { 13, 8, 0, 3 } }
 local STATES = { heads = 4, channels = 2 * 2 * 3 + 4 * 5 }
 
--- f32 has other sums than f64 has, of as many terms. bf16 keeps 8 bits of what a layer stores on its
--- way, up to ten times one after the other, against f32 on the host, which keeps 24.
+-- In f32 the same sums have roundings of 6e-8. bf16 keeps 8 bits of what a layer stores on its way,
+-- up to ten times one after the other, against f32 on the host, which keeps 24.
 local BOUND_F32, BOUND_BF16 = 2e-5, 6e-2
 
 local function case(name, kind, fields)
