@@ -82,8 +82,6 @@ attend_back(float (&dq)[1][D / 8][4], const uint4 *q, const uint4 *d_o, int row,
             const uint4 *k, const uint4 *v, const strip &keys,
             const query_sums &sums, float scale)
 {
-    if (!keys.any(row, 16))
-        return;
     float s[1][N / 8][4] = {}, along[1][N / 8][4] = {};
     times_rows<D, 1, N>(s, q, row, k);
     times_rows<D, 1, N>(along, d_o, row, v);
@@ -131,8 +129,12 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
         cpli_copy_async_wait<1>();
         __syncthreads();
         const uint4 *k = keys + i % 2 * 2 * TILE;
-        attend_back<D, N>(dq, q, d_o, row, k, k + TILE, feed.ring[i % 4], sums,
-                          static_cast<float>(p.scale));
+        const strip &now = feed.ring[i % 4];
+        const float scale = static_cast<float>(p.scale);
+        if (now.any(row, 16) && now.n <= FEW)
+            attend_back<D, FEW>(dq, q, d_o, row, k, k + TILE, now, sums, scale);
+        else if (now.any(row, 16))
+            attend_back<D, N>(dq, q, d_o, row, k, k + TILE, now, sums, scale);
         feed.end(p, groups, i);
     }
     cpli_copy_async_wait<0>();
@@ -194,16 +196,15 @@ template <int D> struct key_sums {
 template <int D, int N, bool DK, bool DV>
 __device__ __forceinline__ void
 attend_back(key_sums<D> &result, const uint4 *k, const uint4 *v, int row,
-            const uint4 *q, const uint4 *d_o, const float *sums,
-            const strip &queries, float scale)
+            const uint4 *q, const uint4 *d_o, const float *lse,
+            const float *delta, const strip &queries, float scale)
 {
-    if (!queries.any(row, 16))
-        return;
     const bool all = queries.all(row, 16, N);
-    const float *mine = sums + column_of_sum(0);
+    lse += column_of_sum(0);
+    delta += column_of_sum(0);
     float w[1][N / 8][4] = {};
     times_rows<D, 1, N>(w, k, row, q);
-    weigh<N>(w, scale, [&](int n, int i) { return mine[8 * n + i % 2]; });
+    weigh<N>(w, scale, [&](int n, int i) { return lse[8 * n + i % 2]; });
     if (!all)
         mask<1, N>(w, row, queries, 0);
     if (DV)
@@ -213,7 +214,7 @@ attend_back(key_sums<D> &result, const uint4 *k, const uint4 *v, int row,
     float along[1][N / 8][4] = {};
     times_rows<D, 1, N>(along, v, row, d_o);
     differentiate<N>(w, along,
-                     [&](int n, int i) { return mine[N + 8 * n + i % 2]; });
+                     [&](int n, int i) { return delta[8 * n + i % 2]; });
     if (!all)
         mask<1, N>(w, row, queries, 0);
     times_columns<D, 1, N>(result.dk, w, q);
@@ -259,9 +260,15 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
         cpli_copy_async_wait<1>();
         __syncthreads();
         const uint4 *q = queries + i % 2 * 2 * TILE;
-        attend_back<D, N, DK, DV>(result, k, v, row, q, q + TILE,
-                                  sums + i % 2 * 2 * N, feed.ring[i % 4],
-                                  static_cast<float>(p.scale));
+        const float *lse = sums + i % 2 * 2 * N;
+        const strip &now = feed.ring[i % 4];
+        const float scale = static_cast<float>(p.scale);
+        if (now.any(row, 16) && now.n <= FEW)
+            attend_back<D, FEW, DK, DV>(result, k, v, row, q, q + TILE, lse,
+                                        lse + N, now, scale);
+        else if (now.any(row, 16))
+            attend_back<D, N, DK, DV>(result, k, v, row, q, q + TILE, lse,
+                                      lse + N, now, scale);
         feed.end(p, groups, i);
     }
     cpli_copy_async_wait<0>();

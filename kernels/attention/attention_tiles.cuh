@@ -267,12 +267,18 @@ __device__ __forceinline__ uint4 *chunk_of(uint4 *tile, int row, int chunk)
     return tile + row * (D / 8) + (chunk ^ (row & 7));
 }
 
-/* Begins to copy n rows of `width` numbers; the rest of ROWS x D is zeros. Not
- * unrolled: addresses would take the registers that products need. */
+/* A strip of no more columns than FEW is met as one of FEW: packed sequences
+ * may be short. */
+constexpr int FEW = 16;
+
+/* Begins to copy n rows of `width` numbers; the rest of ROWS x D, or with FEW
+ * rows at most of FEW x D, is zeros. Not unrolled: addresses would take the
+ * registers that products need. */
 template <int ROWS, int D>
 __device__ __forceinline__ void load_tile(uint4 *tile, const bf16 *from,
                                           int64_t stride, int n, int width)
 {
+    const int rows = n <= FEW ? FEW : ROWS;
     constexpr int CHUNKS = D / 8, STEP = TILE_THREADS / CHUNKS;
     const int chunk = static_cast<int>(threadIdx.x) % CHUNKS;
     const int first = static_cast<int>(threadIdx.x) / CHUNKS;
@@ -280,7 +286,7 @@ __device__ __forceinline__ void load_tile(uint4 *tile, const bf16 *from,
     if (chunk * 8 >= width)
         n = 0;
 #pragma unroll 1
-    for (int row = first; row < ROWS; row += STEP, from += STEP * stride) {
+    for (int row = first; row < rows; row += STEP, from += STEP * stride) {
         uint4 *to = chunk_of<D>(tile, row, chunk);
         if (row < n)
             cpli_copy_async(to, from);
