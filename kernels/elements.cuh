@@ -14,6 +14,10 @@
 namespace cpli
 {
 
+/* Blocks of a multiprocessor, at least. Said in every __launch_bounds__: left
+ * to itself, ptxas may go for more of them and spill a register or two. */
+constexpr int RESIDENT = 2;
+
 /* ---- packs ---- */
 
 constexpr size_t ACCESS = 16; /* bytes: the widest there is */
@@ -123,6 +127,24 @@ __device__ __forceinline__ double log_of_1_plus(double x)
 {
     return log1p(x);
 }
+/* For numbers that are no subnormal ones; a division would call a subroutine
+ * for those. */
+__device__ __forceinline__ float reciprocal(float x)
+{
+    return __fdividef(1.0f, x);
+}
+__device__ __forceinline__ double reciprocal(double x)
+{
+    return 1 / x;
+}
+__device__ __forceinline__ float reciprocal_root(float x)
+{
+    return rsqrtf(x);
+}
+__device__ __forceinline__ double reciprocal_root(double x)
+{
+    return rsqrt(x);
+}
 __device__ __forceinline__ float root(float x)
 {
     return sqrtf(x);
@@ -134,7 +156,7 @@ __device__ __forceinline__ double root(double x)
 
 template <class S> __device__ __forceinline__ S sigmoid(S x)
 {
-    return 1 / (1 + exponential(-x));
+    return reciprocal(1 + exponential(-x));
 }
 
 template <class S> __device__ __forceinline__ S silu(S x)

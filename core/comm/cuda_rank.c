@@ -130,19 +130,31 @@ cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name)
 /* One thread is one rank's. */
 static _Thread_local cpli_cuda *here;
 
+cpli_cuda *cpli_cuda_here(void)
+{
+    return here;
+}
+
 cpl_cuda_stream cpli_cuda_stream_here(void)
 {
     return here->stream;
 }
 
+void cpli_cuda_keep(cpli_cuda *device, cpl_status status)
+{
+    if (device->unsaid != CPL_OK || status == CPL_OK)
+        return;
+    device->unsaid = status;
+    snprintf(device->why, sizeof device->why, "%s", cpl_last_error());
+}
+
 void cpli_cuda_ran(int error, const char *name)
 {
     cpl_status before = here->unsaid;
-    here->unsaid = CPL_OK;
+    here->unsaid = CPL_OK; /* is not said here */
     cpl_status status = cpli_cuda_launched(here, error, name);
-    if (before == CPL_OK && status != CPL_OK)
-        snprintf(here->why, sizeof here->why, "%s", cpl_last_error());
-    here->unsaid = before != CPL_OK ? before : status;
+    here->unsaid = before;
+    cpli_cuda_keep(here, status);
 }
 
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
@@ -193,14 +205,16 @@ cpl_status cpli_cuda_open(cpli_cuda *device, int number)
     device->number = number;
     here = device;
     CPL_TRY(cpli_cuda_check(device, cudaSetDevice(number), "choosing it"));
-    return cpli_cuda_check(
+    CPL_TRY(cpli_cuda_check(
         device,
         cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking),
-        "making a stream");
+        "making a stream"));
+    return cpli_cublas_open(device);
 }
 
 void cpli_cuda_close(cpli_cuda *device)
 {
+    cpli_cublas_close(device);
     cpli_cuda_drop_traces(device);
     cpli_free(device->blocks);
     if (device->stream != NULL)

@@ -22,9 +22,13 @@ typedef struct cpli_cuda_block {
     size_t bytes;
 } cpli_cuda_block;
 
+/* A rank's cuBLAS (cublas.c). */
+typedef struct cpli_cublas cpli_cublas;
+
 typedef struct cpli_cuda {
     int number; /* of the device */
     cudaStream_t stream;
+    cpli_cublas *cublas; /* NULL: there is none */
     /* The kernels launched since the last wait, each once: CUDA tells of an
      * error in one of them when it is too late to know which. */
     const char *kernels[CPLI_CUDA_NAMES];
@@ -60,7 +64,10 @@ cpl_status cpli_cuda_check(cpli_cuda *device, cudaError_t error,
 cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name);
 /* The same for kernels of a table: remembered until the next check. */
 void cpli_cuda_ran(int error, const char *name);
-/* The stream of this thread's rank. */
+/* What went wrong with the work of a table otherwise, or OK: likewise. */
+void cpli_cuda_keep(cpli_cuda *device, cpl_status status);
+/* The device of this thread's rank, and its stream. */
+cpli_cuda *cpli_cuda_here(void);
 cpl_cuda_stream cpli_cuda_stream_here(void);
 /* The table of a dtype (cuda_kernels.c), of the best kernels or the naive. */
 const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype, bool naive);
@@ -78,6 +85,19 @@ cpl_status cpli_cuda_take(cpli_cuda *device, size_t bytes, void **out);
 void cpli_cuda_give(cpli_cuda *device, void *memory);
 cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,
                             size_t bytes);
+
+/* ---- matrix products (cublas.c) ---- */
+
+/* Opens cuBLAS for a device that has a stream; nothing where there is none.
+ * Errors: SYSTEM, MEMORY. */
+cpl_status cpli_cublas_open(cpli_cuda *device);
+void cpli_cublas_close(cpli_cuda *device);
+/* The version of the library, 0 where there is none; `why`: a sentence. */
+int cpli_cublas_version(char *why, size_t room);
+/* Entries of tables: by cuBLAS, or by our own kernel. */
+void cpli_matmul_f64(const cpl_matmul *p);
+void cpli_matmul_f32(const cpl_matmul *p);
+void cpli_matmul_bf16(const cpl_matmul *p);
 
 /* ---- positions (cuda_trace.c): the ops of cpli_device_ops ---- */
 

@@ -32,7 +32,7 @@ template <class S> static adamw_factors<S> factors_of(const cpl_adamw *p)
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     adamw(const __grid_constant__ cpl_adamw p, adamw_factors<sum_t<T>> f)
 {
     using W = wide_t<T>;

@@ -87,7 +87,7 @@ slope_at(const cpl_conv1d_backward &p, int64_t span, int64_t t, int64_t c)
 /* ---- naive: a thread an element; what others have is made again ---- */
 
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     conv1d_naive(const __grid_constant__ cpl_conv1d p)
 {
     each_place(p.n_rows, p.channels, [&](int64_t row, int64_t c) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     conv1d_backward_naive(const __grid_constant__ cpl_conv1d_backward p)
 {
     each_place(p.n_rows, p.channels, [&](int64_t row, int64_t c) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* There is only a row or so of it for each span: one way serves both. */
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     conv1d_halo_backward(const __grid_constant__ cpl_conv1d_backward p)
 {
     const int64_t depth = p.width - 1;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* A thread a channel and tap, row after row; the first tap has the bias. */
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     conv1d_weight_naive(const __grid_constant__ cpl_conv1d_backward p)
 {
     using W = wide_t<T>;

@@ -26,7 +26,7 @@ template <class T> static __device__ softmax_sums sums_of(const T *x, int64_t n)
 
 /* One thread, row after row. */
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     cross_entropy_loss_naive(const __grid_constant__ cpl_cross_entropy p)
 {
     if (first_index() != 0)
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* A thread a row; dlogits may be logits. */
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     cross_entropy_slope_naive(const __grid_constant__ cpl_cross_entropy p)
 {
     using S = sum_t<T>;

@@ -380,6 +380,11 @@ inline void sincospi(double x, double *sine, double *cosine)
     *cosine = std::cos(M_PI * x);
 }
 
+inline double rsqrt(double x)
+{
+    return 1.0 / std::sqrt(x);
+}
+
 inline float __expf(float x)
 {
     return std::exp(x);

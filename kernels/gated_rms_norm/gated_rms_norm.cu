@@ -3,7 +3,7 @@
  * and back: with t = dy weight silu(z), dx = r (t - x r^2 mean(t x)) and
  * dz = dy weight x r silu'(z).
  */
-#include "elements.cuh"
+#include "rows.cuh"
 
 namespace cpli
 {
@@ -21,13 +21,13 @@ static __device__ sum_t<T> inverse_rms(const T *x, int64_t n, double eps)
     sum_t<T> sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += get(x[i]) * get(x[i]);
-    return 1 /
-           root(sum / static_cast<sum_t<T>>(n) + static_cast<sum_t<T>>(eps));
+    return reciprocal_root(sum / static_cast<sum_t<T>>(n) +
+                           static_cast<sum_t<T>>(eps));
 }
 
 /* A thread a row. */
 template <class T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     gated_rms_norm_naive(const __grid_constant__ cpl_gated_rms_norm p)
 {
     const auto weight = static_cast<const T *>(p.weight);
@@ -43,8 +43,9 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <class T>
-__global__ void __launch_bounds__(THREADS) gated_rms_norm_backward_naive(
-    const __grid_constant__ cpl_gated_rms_norm_backward p)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    gated_rms_norm_backward_naive(
+        const __grid_constant__ cpl_gated_rms_norm_backward p)
 {
     const auto weight = static_cast<const T *>(p.weight);
     for (int64_t row = first_index(); row < p.n_rows; row += index_step()) {
@@ -70,8 +71,9 @@ __global__ void __launch_bounds__(THREADS) gated_rms_norm_backward_naive(
 
 /* A thread a column, row after row. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) gated_rms_norm_weight_naive(
-    const __grid_constant__ cpl_gated_rms_norm_backward p)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    gated_rms_norm_weight_naive(
+        const __grid_constant__ cpl_gated_rms_norm_backward p)
 {
     const auto grad = static_cast<wide_t<T> *>(p.grad_weight);
     for (int64_t i = first_index(); i < p.width; i += index_step()) {
@@ -102,28 +104,175 @@ static int backward_naive(const cpl_gated_rms_norm_backward *p,
                        THREADS, 0, stream, *p);
 }
 
+/* ---- a group a row ---- */
+
+template <class T, int V, int G>
+static __device__ __forceinline__ sum_t<T>
+group_inverse_rms(const T *x, int64_t n, double eps, int member)
+{
+    sum_t<T> sum = 0;
+    for (int64_t i = member; i < n / V; i += G) {
+        const auto values = load<T, V>(x, i * V);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            sum += values.at[j] * values.at[j];
+    }
+    return reciprocal_root(group_sum<G>(sum) / static_cast<sum_t<T>>(n) +
+                           static_cast<sum_t<T>>(eps));
+}
+
+template <class T, int V, int G>
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    gated_rms_norm(const __grid_constant__ cpl_gated_rms_norm p)
+{
+    each_row<G>(p.n_rows, [&](int64_t row, int member) {
+        const T *x = static_cast<const T *>(p.x) + row * p.width;
+        const int64_t gate = gate_at(row, p.heads, p.z_stride, p.width);
+        const sum_t<T> r =
+            group_inverse_rms<T, V, G>(x, p.width, p.eps, member);
+        for (int64_t i = member; i < p.width / V; i += G) {
+            const auto weight = load<T, V>(p.weight, i * V);
+            const auto z = load<T, V>(p.z, gate + i * V);
+            auto y = load<T, V>(x, i * V);
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                y.at[j] = y.at[j] * r * weight.at[j] * silu(z.at[j]);
+            store<T, V>(p.y, row * p.width + i * V, y);
+        }
+    });
+}
+
+template <class T, int V, int G>
+__global__ void __launch_bounds__(THREADS, RESIDENT) gated_rms_norm_backward(
+    const __grid_constant__ cpl_gated_rms_norm_backward p)
+{
+    using S = sum_t<T>;
+    const S n = static_cast<S>(p.width);
+    each_row<G>(p.n_rows, [&](int64_t row, int member) {
+        const int64_t at = row * p.width;
+        const int64_t gate = gate_at(row, p.heads, p.z_stride, p.width);
+        S squares = 0;
+        S along = 0;
+        for (int64_t i = member; i < p.width / V; i += G) {
+            const auto x = load<T, V>(p.x, at + i * V);
+            const auto z = load<T, V>(p.z, gate + i * V);
+            const auto dy = load<T, V>(p.dy, at + i * V);
+            const auto weight = load<T, V>(p.weight, i * V);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                squares += x.at[j] * x.at[j];
+                along += dy.at[j] * weight.at[j] * silu(z.at[j]) * x.at[j];
+            }
+        }
+        const S r =
+            reciprocal_root(group_sum<G>(squares) / n + static_cast<S>(p.eps));
+        const S pull = r * r * group_sum<G>(along) / n;
+        for (int64_t i = member; i < p.width / V; i += G) {
+            const auto x = load<T, V>(p.x, at + i * V);
+            const auto weight = load<T, V>(p.weight, i * V);
+            auto z = load<T, V>(p.z, gate + i * V);
+            auto dy = load<T, V>(p.dy, at + i * V);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                const S t = dy.at[j] * weight.at[j];
+                const S s = sigmoid(z.at[j]);
+                dy.at[j] = r * (t * z.at[j] * s - x.at[j] * pull);
+                z.at[j] = t * x.at[j] * r * s * (1 + z.at[j] * (1 - s));
+            }
+            store<T, V>(p.dx, at + i * V, dy);
+            store<T, V>(p.dz, gate + i * V, z);
+        }
+    });
+}
+
+template <class T, int V, int G>
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    gated_rms_norm_weight(const __grid_constant__ cpl_gated_rms_norm_backward p,
+                          const __grid_constant__ chunk_sums<T> chunks)
+{
+    using W = wide_t<T>;
+    sum_columns<T, V, G>(
+        chunks, p.width, p.grad_weight, [&](int64_t row, int member, W *sums) {
+            const int64_t at = row * p.width;
+            const int64_t gate = gate_at(row, p.heads, p.z_stride, p.width);
+            const T *x = static_cast<const T *>(p.x) + at;
+            const W r = group_inverse_rms<T, V, G>(x, p.width, p.eps, member);
+            for (int64_t i = member; i < p.width / V; i += G) {
+                const auto values = load<T, V>(x, i * V);
+                const auto z = load<T, V>(p.z, gate + i * V);
+                const auto dy = load<T, V>(p.dy, at + i * V);
+#pragma unroll
+                for (int j = 0; j < V; j++)
+                    sums[i * V + j] +=
+                        dy.at[j] * values.at[j] * r * silu(z.at[j]);
+            }
+        });
+}
+
+template <class T>
+static int backward(const cpl_gated_rms_norm_backward *p,
+                    cpl_cuda_stream stream)
+{
+    const bool fit = packs_fit<T>(
+        p->width, {p->x, p->z, p->weight, p->dy, p->dx, p->dz}, {p->z_stride});
+    const auto chunks =
+        chunks_in<T>(p->dx, p->width, p->n_rows, 1, p->dx == p->dy);
+    return by_row<T>(fit, p->n_rows, p->width, [&](auto v, auto g, unsigned n) {
+        constexpr int V = decltype(v)::value;
+        constexpr int G = decltype(g)::value;
+        const size_t shared = column_bytes<T>(p->width, G);
+        int error = cudaSuccess;
+        if (shared > SHARED_BYTES)
+            return backward_naive<T>(p, stream);
+        if (p->grad_weight != nullptr)
+            error = CPLI_LAUNCH((gated_rms_norm_weight<T, V, G>),
+                                static_cast<unsigned>(chunks.n_chunks), THREADS,
+                                shared, stream, *p, chunks);
+        if (error == cudaSuccess)
+            error = launch_add_chunks<T>(chunks, p->width, 0, 1, p->grad_weight,
+                                         stream);
+        if (error != cudaSuccess)
+            return error;
+        return static_cast<int>(CPLI_LAUNCH((gated_rms_norm_backward<T, V, G>),
+                                            n, THREADS, 0, stream, *p));
+    });
+}
+
 } // namespace cpli
 
-int cpl_cuda_gated_rms_norm(const cpl_gated_rms_norm *p, int32_t dtype, int32_t,
-                            cpl_cuda_stream stream)
+int cpl_cuda_gated_rms_norm(const cpl_gated_rms_norm *p, int32_t dtype,
+                            int32_t way, cpl_cuda_stream stream)
 {
     if (p->n_rows == 0 || p->width == 0)
         return cudaSuccess;
     return cpli::by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        return CPLI_LAUNCH(cpli::gated_rms_norm_naive<T>,
-                           cpli::blocks_for(p->n_rows), cpli::THREADS, 0,
-                           stream, *p);
+        if (way == CPL_CUDA_NAIVE)
+            return static_cast<int>(CPLI_LAUNCH(cpli::gated_rms_norm_naive<T>,
+                                                cpli::blocks_for(p->n_rows),
+                                                cpli::THREADS, 0, stream, *p));
+        const bool fit = cpli::packs_fit<T>(
+            p->width, {p->x, p->z, p->weight, p->y}, {p->z_stride});
+        return cpli::by_row<T>(
+            fit, p->n_rows, p->width, [&](auto v, auto g, unsigned n) {
+                constexpr int V = decltype(v)::value;
+                constexpr int G = decltype(g)::value;
+                return static_cast<int>(
+                    CPLI_LAUNCH((cpli::gated_rms_norm<T, V, G>), n,
+                                cpli::THREADS, 0, stream, *p));
+            });
     });
 }
 
 int cpl_cuda_gated_rms_norm_backward(const cpl_gated_rms_norm_backward *p,
-                                     int32_t dtype, int32_t,
+                                     int32_t dtype, int32_t way,
                                      cpl_cuda_stream stream)
 {
     if (p->n_rows == 0 || p->width == 0)
         return cudaSuccess;
     return cpli::by_dtype(dtype, [&](auto type) {
-        return cpli::backward_naive<decltype(type)>(p, stream);
+        using T = decltype(type);
+        return way == CPL_CUDA_NAIVE ? cpli::backward_naive<T>(p, stream)
+                                     : cpli::backward<T>(p, stream);
     });
 }

@@ -224,7 +224,7 @@ constexpr int gdn_square_pitch = 64 + 16 / static_cast<int>(sizeof(R));
 
 inline dim3 gdn_chunk_grid(const cpl_gdn *p, int64_t columns = 1)
 {
-    return dim3(blocks_for(gdn_most_chunks(p), 1),
+    return dim3(gdn_blocks(gdn_most_chunks(p)),
                 static_cast<unsigned>(p->value_heads),
                 static_cast<unsigned>((columns + 63) / 64));
 }

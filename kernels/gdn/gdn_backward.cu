@@ -11,7 +11,7 @@ namespace cpli
 /* dR = T'dN, in place of dN, and dV = diag(beta) dR; blocks in z are tiles of
  * 64 columns, which do not know each other. */
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 2)
     gdn_back_rows(const __grid_constant__ gdn_pass_back<T> back)
 {
     using R = sum_t<T>;
@@ -105,7 +105,7 @@ gdn_pair_up(const gdn_pass_back<T> &back, const gdn_place &place, int head,
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 8 ? 1 : 2)
     gdn_back_pairs(const __grid_constant__ gdn_pass_back<T> back)
 {
     using R = sum_t<T>;
@@ -335,7 +335,7 @@ gdn_back_gates(const gdn_key_view<T> &v, const gdn_key_space<sum_t<T>> &space)
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     gdn_back_chunks(const __grid_constant__ gdn_pass_back<T> back)
 {
     using R = sum_t<T>;

@@ -117,7 +117,7 @@ gdn_chain_deltas(const gdn_pass<T> &pass,
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     gdn_chain_chunks(const __grid_constant__ gdn_pass<T> pass,
                      const __grid_constant__ gdn_chain_states<sum_t<T>> states)
 {
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
 
 /* Z = P'dO; blocks in z are tiles of 64 columns. */
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 2)
     gdn_pull_values(const __grid_constant__ gdn_pass_back<T> back)
 {
     using R = sum_t<T>;
@@ -221,7 +221,7 @@ gdn_pull_deltas(const gdn_pass_back<T> &back, const gdn_place &place, int head,
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     gdn_pull_chunks(const __grid_constant__ gdn_pass_back<T> back,
                     sum_t<T> *out)
 {
@@ -270,8 +270,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
 /* Spans in x, heads in y, slices in z. */
 template <class T> static dim3 gdn_chain_grid(const cpl_gdn *p, int64_t width)
 {
-    return dim3(blocks_for(p->n_spans, 1),
-                static_cast<unsigned>(p->value_heads),
+    return dim3(gdn_blocks(p->n_spans), static_cast<unsigned>(p->value_heads),
                 static_cast<unsigned>((width + SLICE<T> - 1) / SLICE<T>));
 }
 

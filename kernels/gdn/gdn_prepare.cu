@@ -158,7 +158,7 @@ gdn_prepare_rows(const gdn_pass<T> &pass, const gdn_place &place, int head,
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 2)
     gdn_prepare_chunks(const __grid_constant__ gdn_pass<T> pass)
 {
     using R = sum_t<T>;

@@ -123,11 +123,11 @@ template <class T> struct gdn_staging {
     static constexpr int DEPTH = sizeof(T) == 8 ? 8 : 16;
     static constexpr int SLOTS = 16; /* threads that share a row of a tile */
 
-    static constexpr int pitch(int columns)
+    __host__ __device__ static constexpr int pitch(int columns)
     {
         return columns + 1;
     }
-    static constexpr int bytes(int rows, int columns)
+    __host__ __device__ static constexpr int bytes(int rows, int columns)
     {
         return (rows * pitch(columns) * static_cast<int>(sizeof(T)) + 15) / 16 *
                16;
@@ -164,11 +164,11 @@ template <> struct gdn_staging<__nv_bfloat16> {
     static constexpr int DEPTH = 32;
     static constexpr int SLOTS = 8;
 
-    static constexpr int pitch(int columns)
+    __host__ __device__ static constexpr int pitch(int columns)
     {
         return columns + 8;
     }
-    static constexpr int bytes(int rows, int columns)
+    __host__ __device__ static constexpr int bytes(int rows, int columns)
     {
         return rows * pitch(columns) * 4;
     }

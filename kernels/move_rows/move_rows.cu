@@ -7,7 +7,7 @@ namespace cpli
 {
 
 template <class T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     move_rows(const __grid_constant__ cpl_move_rows p)
 {
     each_place(p.n, p.width / V, [&](int64_t i, int64_t column) {

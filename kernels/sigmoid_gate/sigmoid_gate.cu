@@ -14,7 +14,7 @@ static __device__ __forceinline__ int64_t gate_at(const P &p, int64_t head)
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     sigmoid_gate(const __grid_constant__ cpl_sigmoid_gate p)
 {
     each_place(p.n_rows * p.heads, p.width / V, [&](int64_t head, int64_t i) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     sigmoid_gate_backward(const __grid_constant__ cpl_sigmoid_gate_backward p)
 {
     each_place(p.n_rows * p.heads, p.width / V, [&](int64_t head, int64_t i) {

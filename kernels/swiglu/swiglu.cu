@@ -7,7 +7,7 @@ namespace cpli
 {
 
 template <class T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     swiglu(const __grid_constant__ cpl_swiglu p)
 {
     each_place(p.n_rows, p.width / V, [&](int64_t row, int64_t column) {
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     swiglu_backward(const __grid_constant__ cpl_swiglu_backward p)
 {
     each_place(p.n_rows, p.width / V, [&](int64_t row, int64_t column) {

@@ -76,3 +76,30 @@ describe("a step on devices equals one rank of the host", function()
         it_there(name, function() check(job) end)
     end
 end)
+
+-- The checks see on a device what they see elsewhere.
+describe("a step on devices whose rows went wrong", function()
+    local function metrics(faults, changes)
+        local result, message = on_device.with(nil, labs.run, {
+            stream = labs.padded({ 16 }, 4), model = labs.model(changes), cp = 2,
+            options = { faults = faults },
+            calls = { { "step", { backward = true, reference = true, trace = true } } },
+        })
+        return result and result.answers[1], message
+    end
+
+    it_there("is far from the reference, and its trace says so", function()
+        local m = metrics({ swap_runs = { rank = 1 } })
+        assert.is_true(m.parity_fwd > 1e-3)
+        assert.is_true(m.wrong_rows > 0)
+    end)
+
+    it_there("is far from the reference where a state is forgotten", function()
+        assert.is_true(metrics({ drop_handoff = { rank = 1 } }).parity_fwd > 1e-6)
+    end)
+
+    it_there("is refused where a conversion did not happen", function()
+        local _, message = metrics({ leave_out = { layer = 0, way = "to" } }, { policy = "zigzag" })
+        assert.matches("expected rows of contiguous", message)
+    end)
+end)
