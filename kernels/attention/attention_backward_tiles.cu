@@ -113,12 +113,10 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     const int n = static_cast<int>(min(p.n_queries - slot, FAR));
     const int64_t o_stride = p.heads * p.value_dim;
 
-    load_tile<size::ROWS, D>(
-        q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim), p.q_stride, n,
-        static_cast<int>(p.key_dim));
-    load_tile<size::ROWS, D>(
-        d_o, row_of<bf16>(b.d_o, slot, o_stride, head, p.value_dim), o_stride,
-        n, static_cast<int>(p.value_dim));
+    load_rows<D>(q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim),
+                 p.q_stride, n, static_cast<int>(p.key_dim), size::ROWS);
+    load_rows<D>(d_o, row_of<bf16>(b.d_o, slot, o_stride, head, p.value_dim),
+                 o_stride, n, static_cast<int>(p.value_dim), size::ROWS);
     feed.begin(p, groups, slot, p.n_queries, 1);
     load_keys<D, N>(p, feed.ring[0], kv_head, keys);
     const query_sums sums = sums_of(p, delta, slot + row, head);
@@ -167,10 +165,10 @@ load_queries(const cpl_attention_backward &b, const float *delta,
     if (queries.n > 0) {
         const int64_t o_stride = p.heads * p.value_dim;
         const int64_t head = kv_head * (p.heads / p.kv_heads) + queries.turn;
-        load_tile<N, D>(
+        load_strip<D, N>(
             to, row_of<bf16>(p.q, queries.slot, p.q_stride, head, p.key_dim),
             p.q_stride, queries.n, static_cast<int>(p.key_dim));
-        load_tile<N, D>(
+        load_strip<D, N>(
             to + N * D / 8,
             row_of<bf16>(b.d_o, queries.slot, o_stride, head, p.value_dim),
             o_stride, queries.n, static_cast<int>(p.value_dim));
@@ -242,13 +240,11 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     const int key_dim = static_cast<int>(p.key_dim);
     const int value_dim = static_cast<int>(p.value_dim);
 
-    load_tile<size::ROWS, D>(
-        k, row_of<bf16>(p.k, slot, p.k_stride, kv_head, key_dim), p.k_stride, n,
-        key_dim);
+    load_rows<D>(k, row_of<bf16>(p.k, slot, p.k_stride, kv_head, key_dim),
+                 p.k_stride, n, key_dim, size::ROWS);
     if (DK)
-        load_tile<size::ROWS, D>(
-            v, row_of<bf16>(p.v, slot, p.v_stride, kv_head, value_dim),
-            p.v_stride, n, value_dim);
+        load_rows<D>(v, row_of<bf16>(p.v, slot, p.v_stride, kv_head, value_dim),
+                     p.v_stride, n, value_dim, size::ROWS);
     feed.begin(p, groups, slot, p.n_keys,
                static_cast<int>(p.heads / p.kv_heads));
     load_queries<D, N>(b, delta, feed.ring[0], kv_head, queries, sums);

@@ -187,10 +187,9 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     const int64_t kv_head = head / (p.heads / p.kv_heads);
     const int row = static_cast<int>(threadIdx.x) / 32 * 16 * M;
 
-    load_tile<size::ROWS, D>(
-        q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim), p.q_stride,
-        static_cast<int>(min(p.n_queries - slot, FAR)),
-        static_cast<int>(p.key_dim));
+    load_rows<D>(q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim),
+                 p.q_stride, static_cast<int>(min(p.n_queries - slot, FAR)),
+                 static_cast<int>(p.key_dim), size::ROWS);
     feed.begin(p, groups, slot, p.n_queries, 1);
     load_keys<D, N>(p, feed.ring[0], kv_head, keys);
     part_result<D, M> result = {};
