@@ -95,7 +95,7 @@ attend_back(float (&dq)[1][D / 8][4], const uint4 *q, const uint4 *d_o, int row,
 }
 
 template <int D>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     attention_dq(const __grid_constant__ cpl_attention_backward b,
                  const reach *groups, const float *delta, int64_t n_tiles)
 {
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
 
 template <int D> struct dkv_size {
     static constexpr int ROWS = 16 * WARPS; /* keys */
-    static constexpr int QUERIES = D == 64 ? 64 : 32;
+    static constexpr int QUERIES = D == 64 ? 64 : D == 128 ? 32 : 16;
     static constexpr size_t BYTES =
         (2 * ROWS + 4 * QUERIES) * D * sizeof(bf16) +
         4 * QUERIES * sizeof(float);
@@ -220,7 +220,7 @@ attend_back(key_sums<D> &result, const uint4 *k, const uint4 *v, int row,
 }
 
 template <int D, bool DK, bool DV>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     attention_dkv(const __grid_constant__ cpl_attention_backward b,
                   const reach *groups, const float *delta)
 {

@@ -171,7 +171,7 @@ end_result(const cpl_attention &p, part_result<D, M> &result, uint4 *tile,
 
 /* Later queries see more keys where masks are causal: their tiles go first. */
 template <int D>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     attention_forward(const __grid_constant__ cpl_attention p,
                       const reach *groups, int64_t n_tiles)
 {

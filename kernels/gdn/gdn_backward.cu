@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
 /* ---- pairs ---- */
 
 template <class R> struct gdn_pair_space {
-    R square[GDN_CHUNK * gdn_square_pitch<R>]; /* shares of dg */
+    R square[GDN_CHUNK * gdn_square_pitch<R>]; /* D, then shares of dg */
     gdn_chunk_gates<R> gates;
     R dbeta[GDN_CHUNK];
 };
@@ -91,12 +91,12 @@ gdn_pair_up(const gdn_pass_back<T> &back, const gdn_place &place, int head,
                 weights[i * stride + j] = inverse[i * stride + j] = 0;
             continue;
         }
+        R &at = space.square[i * gdn_square_pitch<R> + j];
         const R beta = space.gates.beta[i];
-        const R decay = gdn_decay(space.gates, j + 1, i);
+        const R decay = at;
         const R share = j < i ? -drn.at[e] * met.at[e] * decay : 0;
-        space.square[i * gdn_square_pitch<R> + j] =
-            j < i ? d_weights.at[e] * weights[i * stride + j] + beta * share
-                  : 0;
+        at = j < i ? d_weights.at[e] * weights[i * stride + j] + beta * share
+                   : 0;
         weights[i * stride + j] =
             static_cast<R>(p.scale) * decay * d_weights.at[e];
         inverse[i * stride + j] = j < i ? -beta * decay * drn.at[e] : 0;
@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 8 ? 1 : 2)
         gdn_load_gates(p, place, head, space.gates);
         if (me < GDN_CHUNK)
             space.dbeta[me] = 0;
+        gdn_load_decays(space.gates, space.square);
         gdn_tile<T, 64, 64> d_weights, drn, met;
         gdn_clear(d_weights);
         gdn_clear(drn);

@@ -24,7 +24,7 @@ template <class T> using gdn_slice_of_rows = gdn_tile<T, GDN_CHUNK, SLICE<T>>;
 template <class T> struct gdn_chain_space {
     uint4 stage[gdn_chain_stage<T> / 16];
     sum_t<T> state[GDN_FAST_DIM * SLICE<T>]; /* S or X */
-    sum_t<T> rows[GDN_CHUNK * SLICE<T>];     /* N or -dN */
+    sum_t<T> rows[GDN_CHUNK * SLICE<T>];     /* diag(D_n) N or -dN */
 };
 
 /* A slice of a state of `width` columns, in memory that may be NULL. */
@@ -80,7 +80,8 @@ __device__ __forceinline__ R *gdn_wide_state(const cpl_gdn &p, R *states,
                : states + (index * p.value_heads + head) * p.key_dim * width;
 }
 
-/* N = U - W S of a chunk, to shared memory and to where it is wanted. */
+/* N = U - W S of a chunk, to where it is wanted, and diag(D_n) N to shared
+ * memory: keys then are multiplied as they are. */
 template <class T>
 __device__ __forceinline__ void
 gdn_chain_deltas(const gdn_pass<T> &pass,
@@ -99,6 +100,7 @@ gdn_chain_deltas(const gdn_pass<T> &pass,
         states.deltas == nullptr
             ? nullptr
             : gdn_rows(p, states.deltas, place, head, states.width) + first;
+    const R *end = gdn_gates(p, pass.end, place, head);
     gdn_slice_of_rows<T> met;
     gdn_clear(met);
     gdn_multiply<false, false>(
@@ -110,7 +112,7 @@ gdn_chain_deltas(const gdn_pass<T> &pass,
         R delta = -x;
         if (u != nullptr && is_inside)
             delta = u[row * stride + column] - x;
-        space.rows[row * SLICE<T> + column] = delta;
+        space.rows[row * SLICE<T> + column] = end[row] * delta;
         if (deltas != nullptr && is_inside)
             deltas[row * stride + column] = delta;
     });
@@ -148,10 +150,8 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
             for (int e = 0; e < slice.SIZE; e++)
                 slice.at[e] *= decay;
             gdn_multiply<true, false>(
-                slice,
-                gdn_times(gdn_keys<T>(p, place, head),
-                          gdn_gates<const R>(p, pass.end, place, head)),
-                0, gdn_plain<R>(space.rows, SLICE<T>, place.n, SLICE<T>), 0,
+                slice, gdn_keys<T>(p, place, head), 0,
+                gdn_plain<R>(space.rows, SLICE<T>, place.n, SLICE<T>), 0,
                 place.n, reinterpret_cast<unsigned char *>(space.stage));
         }
         gdn_store_slice<T>(slice, gdn_wide_state(p, states.out, i, head, width),
@@ -201,19 +201,17 @@ gdn_pull_deltas(const gdn_pass_back<T> &back, const gdn_place &place, int head,
     const int first = blockIdx.z * SLICE<T>;
     const int width = static_cast<int>(p.value_dim);
     R *z = gdn_rows(p, back.z, place, head, width) + first;
+    const R *end = gdn_gates(p, pass.end, place, head);
     gdn_slice_of_rows<T> met;
     gdn_clear(met);
-    gdn_multiply<false, false>(
-        met,
-        gdn_times(gdn_keys<T>(p, place, head),
-                  gdn_gates<const R>(p, pass.end, place, head)),
-        0, x, 0, static_cast<int>(p.key_dim),
-        reinterpret_cast<unsigned char *>(space.stage));
+    gdn_multiply<false, false>(met, gdn_keys<T>(p, place, head), 0, x, 0,
+                               static_cast<int>(p.key_dim),
+                               reinterpret_cast<unsigned char *>(space.stage));
     gdn_each(met, place.n, SLICE<T>, [&](R sum, int row, int column) {
         R d_delta = 0;
         if (first + column < width) {
             R *at = z + row * p.value_heads * width + column;
-            d_delta = *at + sum;
+            d_delta = *at + end[row] * sum;
             *at = d_delta;
         }
         space.rows[row * SLICE<T> + column] = -d_delta;

@@ -171,8 +171,8 @@ int gdn_sum_heads(const gdn_list &list, const cpl_gdn *p, int32_t dtype,
     return by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         return CPLI_LAUNCH(
-            gdn_sum_value_heads<T>, blocks_for(gdn_most_chunks(p), 1), THREADS,
-            0, stream, list, *p, static_cast<const sum_t<T> *>(by_value_head),
+            gdn_sum_value_heads<T>, gdn_blocks(gdn_most_chunks(p)), THREADS, 0,
+            stream, list, *p, static_cast<const sum_t<T> *>(by_value_head),
             static_cast<T *>(rows), stride);
     });
 }
