@@ -18,9 +18,12 @@ local M = {}
 M.BOUNDS = { f64 = 1e-14, f32 = 2e-6, bf16 = 2 ^ -8 }
 M.WIDE_BOUNDS = { f64 = 1e-14, f32 = 2e-6, bf16 = 2e-6 }
 
--- m, n, k: one, odd, of exactly a tile, one more and one less, and flat.
+-- m, n, k: one, odd, of exactly a tile, one more and one less, and flat; multiples of 8, which
+-- tensor cores take, of more than their tile of 128 x 128 and of more than a strip of 32.
 local SIZES = { { 1, 1, 1 }, { 3, 5, 7 }, { 64, 64, 32 }, { 65, 63, 33 }, { 1, 130, 17 },
-    { 70, 1, 40 }, { 2, 3, 130 } }
+    { 70, 1, 40 }, { 2, 3, 130 }, { 136, 24, 40 }, { 8, 136, 72 } }
+--- How many products `sizes` makes.
+M.n_sizes = #SIZES * 4
 
 local function random(j, rows, columns, transposed, dtype)
     return numbers.tensor(3, j, transposed and { columns, rows } or { rows, columns }, -1, 1,
@@ -56,26 +59,23 @@ local function multiply(options, p, a, b, c)
     return result
 end
 
-local function strided(dtype, wide)
+-- Row strides of a and b, and the steps of the batch; the second ones are multiples of 8, but the
+-- rows are not.
+local STRIDES = { { 9, 8, 50, 60 }, { 8, 8, 48, 64 } }
+
+local function strided(strides, dtype, wide)
     local p = ffi.new "cpl_matmul"
-    p.m, p.n, p.k, p.lda, p.ldb, p.ldc = 5, 7, 3, 9, 8, 11
-    p.transpose_a, p.transpose_b, p.alpha, p.beta = false, true, 2, -0.25
-    p.batch, p.a_step, p.b_step, p.c_step = 3, 50, 60, 70
+    p.m, p.n, p.k, p.ldc = 5, 7, 3, 11
+    p.lda, p.ldb, p.a_step, p.b_step = unpack(strides)
+    p.transpose_b, p.alpha, p.beta = true, 2, -0.25
+    p.batch, p.c_step = 3, 70
     p.wide_c = wide or false
     return p, numbers.tensor(5, 1, { 150 }, -1, 1, dtype),
         numbers.tensor(5, 2, { 180 }, -1, 1, dtype),
         numbers.tensor(5, 3, { 210 }, -1, 1, wide and dtype == "bf16" and "f32" or dtype)
 end
 
---- A batch with strides, added to a part of what was there.
-function M.strided(there, dtype, bound, wide)
-    local p, a, b, c = strided(dtype, wide)
-    local got = multiply(there(), p, a, b, c)
-    local ref = ffi.new("cpl_matmul", p)
-    numbers.close(dtype .. " with strides", got, multiply({ device = "ref" }, ref,
-        cases.exact(a), cases.exact(b), cases.exact(c)), bound)
-    -- What lies between the rows of c is as it was.
-    local before, after = c:totable(), got:totable()
+local function check_gaps(before, after)
     for i = 0, 209 do
         local column, row = i % 70 % 11, math.floor(i % 70 / 11)
         if column >= 7 or row >= 5 then
@@ -84,9 +84,21 @@ function M.strided(there, dtype, bound, wide)
     end
 end
 
+--- A batch with strides, added to a part of what was there.
+function M.strided(there, dtype, bound, wide)
+    for i, strides in ipairs(STRIDES) do
+        local p, a, b, c = strided(strides, dtype, wide)
+        local got = multiply(there(), p, a, b, c)
+        local ref = ffi.new("cpl_matmul", p)
+        numbers.close(("%s with strides %d"):format(dtype, i), got, multiply({ device = "ref" },
+            ref, cases.exact(a), cases.exact(b), cases.exact(c)), bound)
+        check_gaps(c:totable(), got:totable())
+    end
+end
+
 --- Where c is only written, NaN that was there does not matter.
 function M.beta_zero(there, dtype)
-    local p, a, b, c = strided(dtype, false)
+    local p, a, b, c = strided(STRIDES[2], dtype, false)
     p.beta, p.batch = 0, 0
     local nan = c:totable()
     for i = 1, #nan do nan[i] = 0 / 0 end

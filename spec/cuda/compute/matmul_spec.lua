@@ -84,7 +84,7 @@ describe("matmul by cuBLAS", function()
         assert(ok, launches)
         assert.equal(0, launches[1])
         -- The control: without it, one each.
-        local sizes, strided, others = 7 * 4 * 2, 2, 2
+        local sizes, strided, others = 2 * matmul.n_sizes, 4, 2
         assert.equal(3 * (sizes + strided + others), ranks.run(1, multiply_all)[1])
     end)
 end)
