@@ -5,7 +5,8 @@
  * What (o, lse) held before is joined in at the end.
  * The sum of a row is kept in four parts, by lane, until the end. Scores that
  * are masked become weights of 0 afterwards, so that NaN and Inf go the way
- * that they go in the reference.
+ * that they go in the reference; only one in a value may reach queries that do
+ * not see it, if they see another key and have a tile in common, as on the CPU.
  */
 #include "attention_tiles.cuh"
 
@@ -137,7 +138,7 @@ __device__ __forceinline__ joined join(const cpl_attention &p, int64_t slot,
         *lse = all == 0 ? most : most + logf(all);
     if (all == 0)
         return {0, 0};
-    return {own / all, old / all};
+    return {sum == 0 ? 0 : own / all, old / all};
 }
 
 /* Writes o and lse of the warp's rows. */
@@ -159,7 +160,8 @@ end_result(const cpl_attention &p, part_result<D, M> &result, uint4 *tile,
             for (int d = 0; d < D / 8; d++)
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; i++)
-                    result.o[m][d][i] *= parts.mine;
+                    result.o[m][d][i] =
+                        parts.mine == 0 ? 0 : result.o[m][d][i] * parts.mine;
         }
     const int64_t n = p.n_queries - slot;
     const int64_t stride = p.heads * p.value_dim;

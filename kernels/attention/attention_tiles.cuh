@@ -70,9 +70,9 @@ template <bool BY_KEY> struct block_walk {
 
     __device__ void begin(range slots)
     {
+        *this = {};
         here = slots;
         first_group = -32;
-        groups_left = blocks_left = 0;
     }
 
     __device__ static range side(const reach &of)
@@ -154,9 +154,8 @@ template <bool BY_KEY, int ROWS, int N> struct strips {
 
     __device__ void begin(int64_t slot, int64_t n_slots, int turns)
     {
+        *this = {};
         walk.begin({slot, min(slot + ROWS, n_slots)});
-        left = {0, 0};
-        turn = 0;
         n_turns = turns;
     }
 

@@ -62,7 +62,9 @@ M.computing = {
 --- Those that multiply by tensor cores: so many of these instructions at least. `matrix_loads` are
 -- ldmatrix, `async_copies` cp.async.
 M.multiplying = {
-    attention_forward = { tensor_cores = 32, matrix_loads = 8, async_copies = 4 },
+    attention_forward = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
+    attention_dq = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
+    attention_dkv = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
 }
 
 return M
