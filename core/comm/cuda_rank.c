@@ -145,13 +145,37 @@ void cpli_cuda_ran(int error, const char *name)
     here->unsaid = before != CPL_OK ? before : status;
 }
 
+/* Looks at the stream, and after the others where it may wait for them. The
+ * stream is done in any case: it may write to memory of the caller. */
+static cpl_status await_stream(cpli_cuda *device, const char *doing,
+                               cudaError_t *error)
+{
+    cpl_status status = CPL_OK;
+    double since = cpl_clock();
+    while (device->watch != NULL && status == CPL_OK &&
+           cudaStreamQuery(device->stream) == cudaErrorNotReady) {
+        double waited = cpl_clock() - since;
+        status = device->watch(device->comm, waited, doing);
+        cpli_pause(waited);
+    }
+    *error = cudaStreamSynchronize(device->stream);
+    return status;
+}
+
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
 {
+    cudaError_t error;
     cpl_counters_here()->host_syncs++;
-    CPL_TRY(
-        cpli_cuda_check(device, cudaStreamSynchronize(device->stream), doing));
+    CPL_TRY(await_stream(device, doing, &error));
+    CPL_TRY(cpli_cuda_check(device, error, doing));
     device->n_kernels = 0;
     return CPL_OK;
+}
+
+void cpli_cuda_settle(cpli_cuda *device)
+{
+    cudaError_t error;
+    await_stream(device, "giving up memory", &error);
 }
 
 /* ---- opening ---- */
@@ -261,7 +285,7 @@ void cpli_cuda_free(cpl_comm *comm, void *memory)
     cpli_uncount_blocks(1, (int64_t)device->blocks[i].bytes);
     device->blocks[i] = device->blocks[--device->n_blocks];
     /* Others that read it have told my stream when they end. */
-    cudaStreamSynchronize(device->stream);
+    cpli_cuda_settle(device);
     cudaFree(memory);
 }
 

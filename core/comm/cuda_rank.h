@@ -35,6 +35,11 @@ typedef struct cpli_cuda {
      * call that can says it. */
     cpl_status unsaid;
     char why[256];
+    /* Where the stream may wait for ranks that never come: asked while the host
+     * waits for it. Not OK: they do not come, and what waits for them has been
+     * given up. */
+    cpl_status (*watch)(cpl_comm *comm, double waited_s, const char *doing);
+    cpl_comm *comm; /* of watch */
 } cpli_cuda;
 
 static inline cpli_cuda *cpli_cuda_of(const cpl_comm *comm)
@@ -62,8 +67,11 @@ void cpli_cuda_ran(int error, const char *name);
 cpl_cuda_stream cpli_cuda_stream_here(void);
 /* The table of a dtype (cuda_kernels.c). */
 const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype);
-/* Waits for the stream; counts a host_sync. */
+/* Waits for the stream; counts a host_sync. ABORTED, DEADLINE: other ranks do
+ * not come. */
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing);
+/* The same where nothing can be said: the stream is done. */
+void cpli_cuda_settle(cpli_cuda *device);
 /* The first words of every sentence: "cuda". */
 extern const char cpli_cuda_name[];
 

@@ -2,7 +2,7 @@ local comms = require "cplab.comm"
 local ranks = require "spec.support.ranks"
 
 local sizes = ranks.sizes { 1, 2, 3, 5, 8 }
-local transport = ranks.transport()
+local transport = ranks.carrier()
 local it3 = ranks.with(3, it)
 
 describe("a comm", function()

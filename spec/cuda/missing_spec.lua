@@ -63,6 +63,27 @@ describe("a device that is not there", function()
         assert.equal(0, status, said)
     end)
 
+    -- A folder with this program and its library, and beside them a plug-in of yesterday.
+    it("is refused where its plug-in was built for another version of the program", function()
+        local root, build = require("cplab.environment").root(),
+            package.searchpath("cplab_cdef", package.path):match "^(.*)/lua/"
+        local pipe = io.popen(([[
+            folder=$(mktemp -d) && cp %s/bin/cplab-host %s/bin/libcplab.so $folder
+            printf '%%s' '#include "comm/devices.h"
+                cpl_status cpl_cuda_open(const cpli_devices_ops **out) {
+                    static const cpli_devices_ops old = {.version = 1};
+                    *out = &old;
+                    return CPL_OK; }' >$folder/old.c
+            cd %s && cc -shared -fPIC -Icore -Icore/base $folder/old.c -o $folder/libcplab_cuda.so
+            $folder/cplab-host lua/cplab/main.lua run experiments/ratio_sweep.lua --device cuda 2>&1
+            echo status $?
+            rm -rf $folder]]):format(word(build), word(build), word(root)))
+        local said = pipe:read "*a"
+        pipe:close()
+        assert.matches("^cplab: device cuda: the plug%-in has version 1, this program wants %d+: "
+            .. "build both again\nstatus 3\n$", said)
+    end)
+
     it_there("has no layers yet, which is said before the first case", function()
         local path = require("cplab.environment").root() .. "/experiments/ratio_sweep.lua"
         local pipe = io.popen(("%s run %s --device cuda-emulated 2>&1; echo status $?"):format(

@@ -4,24 +4,12 @@ local ranks = require "spec.support.ranks"
 
 local M = {}
 
-local function has(n)
-    return n <= (ranks.world and ranks.world() or math.huge)
-end
-
 --- Those of a list that this run has.
-function M.of(list)
-    local some = {}
-    for _, n in ipairs(list) do
-        if has(n) then some[#some + 1] = n end
-    end
-    return some
-end
+M.of = ranks.sizes
 
 --- For single specs: `local on = counts.on(it)`, then `on(4)("moves rows", function() ... end)`.
 function M.on(it)
-    return function(n)
-        return has(n) and it or function() end
-    end
+    return function(n) return ranks.with(n, it) end
 end
 
 return M
