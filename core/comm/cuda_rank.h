@@ -136,6 +136,7 @@ cpl_status cpli_table_of_transfer(cpl_comm *comm, cpli_transfer *transfer);
 /* Collective over rank threads: they reach each other's memory. */
 cpl_status cpli_direct_join(cpl_comm *host, const cpli_device_ops *ops,
                             cpl_comm **out);
+void cpli_direct_leave(cpl_comm *comm);
 void cpli_direct_part(cpl_comm *comm);
 bool cpli_is_direct(const cpl_comm *comm);
 /* Collective: a device for each rank. */

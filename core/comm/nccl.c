@@ -337,10 +337,11 @@ static cpl_status check_distinct(const card *cards, int n)
                 strcmp(cards[a].device, cards[b].device) == 0)
                 return cpli_fail(
                     CPL_UNSUPPORTED,
-                    "nccl: ranks %d and %d are both on device %d (%d devices "
+                    "nccl: ranks %d and %d are both on device %d (%d device%s "
                     "for %d ranks), and NCCL takes one rank a device; ranks "
                     "that are threads can share one with the transport direct",
-                    a, b, cards[a].number, cards[a].n_devices, n);
+                    a, b, cards[a].number, cards[a].n_devices,
+                    cards[a].n_devices == 1 ? "" : "s", n);
     return CPL_OK;
 }
 
