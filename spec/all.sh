@@ -133,7 +133,7 @@ specs_on_devices() { # variant, stage of that file, settings ...
 # Every access of the kernels and of the host's code is judged, which takes fifty times as long: small
 # groups only. A report ends the program with its sentence and status 1.
 specs_checked() { # variant, order of threads
-    specs_on_devices "$1" checked CPLAB_TRANSPORT=cuda-emulated CPLAB_CUDA_CHECK=1 CPLAB_SIZES=3 \
+    specs_on_devices "$1" checked CPLAB_TRANSPORT=cuda-emulated CPLAB_CUDA_CHECK=1 CPLAB_SIZES=4 \
         CPLAB_CUDA_ORDER="$2"
 }
 

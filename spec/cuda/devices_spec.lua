@@ -26,7 +26,10 @@ end
 local function wrong(list, paths)
     local seen, out = {}, {}
     for _, entry in ipairs(list) do
-        if not paths[entry.path] then out[#out + 1] = entry.path .. " is not there" end
+        local of_cuda = entry.path:find "^spec/cuda/" and lfs.attributes(root .. "/" .. entry.path)
+        if not (paths[entry.path] or of_cuda) then
+            out[#out + 1] = entry.path .. " is not there"
+        end
         if seen[entry.path] then out[#out + 1] = entry.path .. " stands twice" end
         if not (entry.stages or entry.reason) then out[#out + 1] = entry.path .. " says nothing" end
         for stage in (entry.stages or ""):gmatch "%S+" do
@@ -131,10 +134,10 @@ describe("specs under the checker", function()
             function()
                 local status, said = run(8, settings)
                 assert.equal(1, status, said)
-                assert.matches("cuda%-emulated [01]: kernel cpl_cuda_copy: an illegal memory access "
-                    .. "was encountered: out of bounds: kernel cpli_copy_%w+, block %d, thread %d+ "
-                    .. "reads %d+ bytes? at move%.cu:%d+, from 8 bytes before the start of device "
-                    .. "memory", said)
+                assert.matches("cuda%-emulated [01]: kernel cpl_cuda_copy: an illegal memory "
+                    .. "access was encountered: out of bounds: kernel cpli_copy_%w+, block %d, "
+                    .. "thread %d+ reads %d+ bytes? at move%.cu:%d+, from 8 bytes before the start "
+                    .. "of device memory", said)
                 assert.matches("\n0 passed, 1 failed, 0 skipped\n$", said)
             end)
     end
