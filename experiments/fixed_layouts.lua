@@ -80,8 +80,9 @@ local function make_stack(lab, changes)
         cp = lab.cp, tp = 1 }
 end
 
+-- Ratios of whole steps need more of them than times of conversions.
 local function n_iterations(lab)
-    return lab.options.iters or lab.case.iters
+    return (lab.options.iters or lab.case.iters) * (lab.model.policy.is_auto and 3 or 1)
 end
 
 -- CPU time of all ranks in each iteration.
@@ -194,16 +195,17 @@ local function waiting_ms(lab, conversions)
     return 2 * conversions * waits * host.sync * 1e3
 end
 
--- The first stack's time over that of the others' best: ratios of steps side by side, so that what
--- else the machine does meanwhile weighs on both.
+-- The first stack's time over that of the best other one: the median of ratios of steps side by
+-- side, so that what else the machine does meanwhile weighs on both.
 local function over_the_best(samples)
-    local worst = 0
+    local best, least = nil, math.huge
     for k = 2, #samples do
-        local ratios = {}
-        for i, time in ipairs(samples[1]) do ratios[i] = time / samples[k][i] end
-        worst = math.max(worst, median(ratios))
+        local time = median { unpack(samples[k]) }
+        if time < least then best, least = samples[k], time end
     end
-    return worst
+    local ratios = {}
+    for i, time in ipairs(samples[1]) do ratios[i] = time / best[i] end
+    return median(ratios)
 end
 
 -- To three digits.

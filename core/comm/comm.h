@@ -121,6 +121,14 @@ typedef struct cpli_device_ops {
     void (*drop)(cpl_comm *comm, void *graph);
 } cpli_device_ops;
 
+/* One graph of the work of all ranks. All collective but drop, which is local.
+ * Where a begin fails on one rank it fails on all, and nothing is captured. */
+typedef struct cpli_capture_ops {
+    cpl_status (*begin)(cpl_comm *comm);
+    cpl_status (*end)(cpl_comm *comm, void **graph);
+    cpl_status (*replay)(cpl_comm *comm, void *graph);
+} cpli_capture_ops;
+
 /* A graph that carries out any transfer (COPY, PULL) between two tensors. */
 typedef struct cpli_wish {
     const void *src;
@@ -154,6 +162,8 @@ typedef struct cpli_comm_ops {
      * exchange has to be captured by itself. */
     cpl_status (*make_graph)(cpl_comm *comm, const cpli_wish *wish, void **out);
     void (*drop_graph)(cpl_comm *comm, void *graph);
+    /* Where ranks have one graph together; NULL: each captures its own. */
+    const cpli_capture_ops *capture;
     cpl_status (*finish)(cpl_comm *comm, const cpli_transfer *transfer);
     cpl_status (*barrier)(cpl_comm *comm);
     /* `bytes` of every rank in rank order into out. */

@@ -10,6 +10,11 @@
  * read, so that owners may write. Who waits for an event waits for the last
  * record before: one that is later than needed comes from work that was put
  * into its stream before the wait, so streams never wait in a circle.
+ *
+ * A capture of all ranks is one graph: the stream of rank 0 begins it, the
+ * others' come into it behind an event of that stream, and their last events
+ * lead back. No event is waited for on the other side of its beginning or end:
+ * a transfer is finished by both its ranks where it was started.
  */
 #include "cuda_rank.h"
 #include "world.h"
@@ -18,6 +23,7 @@ typedef struct direct {
     cpli_cuda cuda; /* first: comm.device */
     cudaEvent_t ready[CPLI_IN_FLIGHT];
     cudaEvent_t done;
+    cudaEvent_t before, after; /* of the ranks' common graph */
     void **bases; /* by rank, of the transfer that is carried out */
     cpli_comm_ops ops;
     const cpli_comm_ops *host_ops;
@@ -85,6 +91,84 @@ static cpl_status settle(cpli_member *member, const cpli_member *peer)
 static const cpli_mover mover = {
     .begin = begin, .meet = meet, .move = move, .settle = settle};
 
+/* ---- a graph of all ranks ---- */
+
+static direct *rank_of(const cpl_comm *comm, int rank)
+{
+    const cpli_member *member = (const cpli_member *)comm;
+    return direct_of(&member->world->members[rank]);
+}
+
+static cpl_status open_graph(cpl_comm *comm)
+{
+    direct *me = comm->device;
+    if (comm->rank > 0)
+        return cpli_cuda_refuse_capture(&me->cuda, "a capture");
+    CPL_TRY(cpli_cuda_begin_capture(comm));
+    return record(me, me->before);
+}
+
+static cpl_status come_in(cpl_comm *comm)
+{
+    direct *me = comm->device;
+    me->cuda.is_capturing = true;
+    return comm->rank > 0 ? follow(me, rank_of(comm, 0)->before) : CPL_OK;
+}
+
+static cpl_status close_graph(cpl_comm *comm, void **graph)
+{
+    direct *me = comm->device;
+    cpl_status status = CPL_OK;
+    me->cuda.is_capturing = false;
+    if (comm->rank > 0)
+        return CPL_OK;
+    for (int rank = 1; status == CPL_OK && rank < comm->size; rank++)
+        status = follow(me, rank_of(comm, rank)->after);
+    cpl_status ended = cpli_cuda_end_capture(comm, graph);
+    return status != CPL_OK ? status : ended;
+}
+
+static cpl_status end_all(cpl_comm *comm, void **graph)
+{
+    direct *me = comm->device;
+    cpl_status status = cpl_comm_agree(comm, record(me, me->after));
+    cpl_status closed = cpl_comm_agree(comm, close_graph(comm, graph));
+    return status != CPL_OK ? status : closed;
+}
+
+static cpl_status begin_all(cpl_comm *comm)
+{
+    void *graph = NULL;
+    CPL_TRY(cpl_comm_agree(comm, open_graph(comm)));
+    cpl_status status = cpl_comm_agree(comm, come_in(comm));
+    if (status != CPL_OK)
+        end_all(comm, &graph);
+    return status;
+}
+
+/* After all that the ranks did before; what they do later comes after it. */
+static cpl_status launch_for_all(cpl_comm *comm, void *graph)
+{
+    direct *me = comm->device;
+    for (int rank = 1; rank < comm->size; rank++)
+        CPL_TRY(follow(me, rank_of(comm, rank)->before));
+    CPL_TRY(cpli_cuda_launch(comm, graph));
+    return record(me, me->after);
+}
+
+static cpl_status replay_all(cpl_comm *comm, void *graph)
+{
+    direct *me = comm->device;
+    bool is_first = comm->rank == 0;
+    CPL_TRY(cpl_comm_agree(comm, record(me, me->before)));
+    CPL_TRY(
+        cpl_comm_agree(comm, is_first ? launch_for_all(comm, graph) : CPL_OK));
+    return is_first ? CPL_OK : follow(me, rank_of(comm, 0)->after);
+}
+
+static const cpli_capture_ops capture_ops = {
+    .begin = begin_all, .end = end_all, .replay = replay_all};
+
 static void release(cpl_comm *comm, cpli_transfer *transfer)
 {
     cpli_table_destroy(comm, transfer->tables);
@@ -145,16 +229,24 @@ static cpl_status open_device(direct *me, const cpl_comm *host)
     CPL_TRY(reach_all(me, host->size, n_devices));
     for (int i = 0; i < CPLI_IN_FLIGHT; i++)
         CPL_TRY(make_event(me, &me->ready[i]));
+    CPL_TRY(make_event(me, &me->before));
+    CPL_TRY(make_event(me, &me->after));
     return make_event(me, &me->done);
+}
+
+static void drop_event(cudaEvent_t event)
+{
+    if (event != NULL)
+        cudaEventDestroy(event);
 }
 
 static void close_device(direct *me)
 {
     for (int i = 0; i < CPLI_IN_FLIGHT; i++)
-        if (me->ready[i] != NULL)
-            cudaEventDestroy(me->ready[i]);
-    if (me->done != NULL)
-        cudaEventDestroy(me->done);
+        drop_event(me->ready[i]);
+    drop_event(me->before);
+    drop_event(me->after);
+    drop_event(me->done);
     cpli_cuda_close(&me->cuda);
     cpli_free(me->bases);
     cpli_free(me);
@@ -173,6 +265,7 @@ static void join_member(cpli_member *member, direct *me,
     me->ops.release = release;
     me->ops.make_graph = cpli_graph_make;
     me->ops.drop_graph = cpli_graph_drop;
+    me->ops.capture = &capture_ops;
     member->mover = &mover;
     member->comm.device = me;
     member->comm.ops = &me->ops;
@@ -201,10 +294,9 @@ cpl_status cpli_direct_join(cpl_comm *host, const cpli_device_ops *ops,
  * before all that my stream still does, and so before the rows are freed. */
 void cpli_direct_leave(cpl_comm *comm)
 {
-    const cpl_world *world = ((cpli_member *)comm)->world;
     for (int rank = 0; rank < comm->size; rank++)
         if (rank != comm->rank)
-            follow(comm->device, direct_of(&world->members[rank])->done);
+            follow(comm->device, rank_of(comm, rank)->done);
 }
 
 void cpli_direct_part(cpl_comm *comm)

@@ -9,14 +9,28 @@
 
 /* ---- capturing ---- */
 
+cpl_status cpli_cuda_refuse_capture(const cpli_cuda *device, const char *doing)
+{
+    if (!device->is_capturing)
+        return CPL_OK;
+    return cpli_fail(CPL_UNSUPPORTED,
+                     "%s %d: %s in a capture: nothing there may wait for the "
+                     "device or take its memory",
+                     cpli_cuda_name, device->number, doing);
+}
+
+/* Relaxed: another thread ends the work of a graph of all ranks, and what a
+ * graph cannot hold is refused by ourselves, with a sentence. */
 cpl_status cpli_cuda_begin_capture(cpl_comm *comm)
 {
     cpli_cuda *device = cpli_cuda_of(comm);
-    return cpli_cuda_check(
+    CPL_TRY(cpli_cuda_refuse_capture(device, "a capture"));
+    CPL_TRY(cpli_cuda_check(
         device,
-        cudaStreamBeginCapture(device->stream,
-                               cudaStreamCaptureModeThreadLocal),
-        "beginning a capture");
+        cudaStreamBeginCapture(device->stream, cudaStreamCaptureModeRelaxed),
+        "beginning a capture"));
+    device->is_capturing = true;
+    return CPL_OK;
 }
 
 cpl_status cpli_cuda_end_capture(cpl_comm *comm, void **graph)
@@ -24,6 +38,7 @@ cpl_status cpli_cuda_end_capture(cpl_comm *comm, void **graph)
     cpli_cuda *device = cpli_cuda_of(comm);
     cudaGraph_t captured = NULL;
     cudaGraphExec_t ready = NULL;
+    device->is_capturing = false;
     CPL_TRY(cpli_cuda_check(device,
                             cudaStreamEndCapture(device->stream, &captured),
                             "ending a capture"));

@@ -165,6 +165,7 @@ static cpl_status await_stream(cpli_cuda *device, const char *doing,
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
 {
     cudaError_t error;
+    CPL_TRY(cpli_cuda_refuse_capture(device, doing));
     cpl_counters_here()->host_syncs++;
     CPL_TRY(await_stream(device, doing, &error));
     CPL_TRY(cpli_cuda_check(device, error, doing));
@@ -260,6 +261,7 @@ cpl_status cpli_cuda_alloc(cpl_comm *comm, size_t bytes, void **out)
     cpli_cuda *device = cpli_cuda_of(comm);
     char doing[64];
     void *memory = NULL;
+    CPL_TRY(cpli_cuda_refuse_capture(device, "taking memory"));
     CPL_TRY(make_room(device));
     CPL_TRY(cpli_count_block(bytes));
     cudaError_t error = take(device, bytes, &memory);
@@ -295,6 +297,7 @@ cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,
     cpli_cuda *device = cpli_cuda_of(comm);
     if (bytes == 0)
         return CPL_OK;
+    CPL_TRY(cpli_cuda_refuse_capture(device, "an upload"));
     CPL_TRY(
         cpli_cuda_check(device,
                         cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice,

@@ -33,6 +33,7 @@ typedef struct cpli_cuda {
     int64_t n_blocks, room;
     /* Why a kernel of a table was not launched: tables cannot fail, so the next
      * call that can says it. */
+    bool is_capturing; /* nothing may wait, or take memory */
     cpl_status unsaid;
     char why[256];
     /* Where the stream may wait for ranks that never come: asked while the host
@@ -112,6 +113,8 @@ cpl_status cpli_table_launch(cpl_comm *comm, cpli_table *table,
                              void *const *bases, void *target);
 /* ---- graphs (cuda_graph.c) ---- */
 
+/* OK; or UNSUPPORTED while a capture is made, for what it cannot hold. */
+cpl_status cpli_cuda_refuse_capture(const cpli_cuda *device, const char *doing);
 cpl_status cpli_cuda_begin_capture(cpl_comm *comm);
 cpl_status cpli_cuda_end_capture(cpl_comm *comm, void **graph);
 cpl_status cpli_cuda_launch(cpl_comm *comm, void *graph);

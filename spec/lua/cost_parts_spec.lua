@@ -98,6 +98,29 @@ describe("rows of two bytes", function()
     end)
 end)
 
+-- 16 rows a rank of 4; a slice is q, k and v of one head of 8 and its gates: 26 numbers of 8 bytes.
+describe("headwise", function()
+    local function seconds(cp, memory)
+        local prices = prices_of { cp = cp, stream = { lengths = { 64 } }, model = gdn_model(),
+            backward = false, cluster = cluster_of { memory = memory } }
+        return (prices:mixer(1, "contiguous", "headwise"))
+    end
+
+    it("packs what goes to other ranks and what comes home from them", function()
+        local into, home = 16 * 4 * 26 * 8, 16 * 4 * 8 * 8
+        assert.near(2 * (into + home), seconds(4, { bandwidth = 1, pointwise = 1e300 }), 1e-3)
+    end)
+
+    it("works on a key head twice where two ranks have it", function()
+        local s = sizes.gdn({ key_heads = 2, value_heads = 4, key_dim = 8, value_dim = 8,
+            hidden = 64 }, 1)
+        local function of(cp) return seconds(cp, { bandwidth = 1e300, pointwise = 1 }) end
+        local own = 64 * s.elements * 8
+        assert.near(own / 2, of(2), 1e-3)
+        assert.near(own / 4 + 64 * s.key_elements * 8 / 4, of(4), 1e-3)
+    end)
+end)
+
 describe("backward through GDN", function()
     -- Of two spans the second takes a state: its rows' part in the gradient comes first.
     it("begins with what takes a state, not with what hands one on alone", function()

@@ -70,6 +70,7 @@ local function slices(env, pass, s, rows, size)
     local kv = kv_heads * (s.key_dim + s.value_dim - s.kv_shared)
     for _, width in ipairs { s.q_width / size, kv, s.o_width / size } do
         local bytes = width * env.bytes * env.batch
+        exchanges.pack_slices(pass, rows, size, bytes)
         pass:exchange(exchanges.slices(env, rows, size, bytes), 0)
     end
     return kv

@@ -172,6 +172,17 @@ end
 
 -- ---- what happens beside the links -------------------------------------------------
 
+--- Adds the packing of an exchange of equal slices to a pass: one side reads and writes its rows.
+-- @tparam table pass
+-- @tparam table rows by CP rank, from 1
+-- @tparam number size
+-- @tparam number slice_bytes of a row
+function M.pack_slices(pass, rows, size, slice_bytes)
+    local list = {}
+    for i = 1, #rows do list[i] = pass.cluster:move(2 * rows[i] * size * slice_bytes, 1) end
+    pass:work(list)
+end
+
 --- Whether a square matrix only swaps equally many rows between pairs of ranks: such a conversion
 -- works in place, and rows that stay are not touched (mirror and contiguous).
 function M.swaps(matrix)

@@ -107,22 +107,44 @@ end
 
 -- ---- headwise -------------------------------------------------------------------
 
--- [q | k | v | b | a] of the rank's heads comes, o goes home; z stays.
+-- [q | k | v | b | a] of the rank's heads comes, o goes home; z stays. Both times one side packs
+-- its rows, slice by slice.
 local function slices(env, pass, s, rows, n)
     local heads = s.value_heads / n
     local into = (2 * math.max(s.key_heads / n, 1) * s.K + heads * s.V + 2 * heads)
     local home = heads * s.V
-    return function() pass:exchange(exchanges.slices(env, rows, n, into * env.bytes * env.batch), 0)
-    end, function() pass:exchange(exchanges.slices(env, rows, n, home * env.bytes * env.batch), 0)
+    local function travel(width)
+        local bytes = width * env.bytes * env.batch
+        return function()
+            exchanges.pack_slices(pass, rows, n, bytes)
+            pass:exchange(exchanges.slices(env, rows, n, bytes), 0)
+        end
     end
+    return travel(into), travel(home)
+end
+
+-- Key heads that are fewer than ranks are convolved and normed by several of them: what a rank does
+-- beside its share, in elements of a row.
+local function copied_elements(s, n)
+    local copies = math.max(n / s.key_heads, 1) - 1
+    return copies * s.key_elements / n
+end
+
+local function sum(list)
+    local all = 0
+    for _, n in ipairs(list) do all = all + n end
+    return all
 end
 
 local function headwise(env, counts, layout, s)
     local forward, backward = env:pass(), env:pass()
     local rows, whole, n = counts:rows(layout), counts:whole(s.chunk), env.cp
+    local copied = copied_elements(s, n) * sum(rows) * env.bytes * env.batch
     local function core(pass, way)
-        pass:work_of_all(chunk_seconds(env, s, s.value_heads / n, whole, way, KINDS[way]))
-        pass:launch(way == "backward" and 4 or 2)
+        local times = way == "backward" and 2 or 1
+        pass:work_of_all(env.cluster:pointwise(times * copied, 0)
+            + chunk_seconds(env, s, s.value_heads / n, whole, way, KINDS[way]))
+        pass:launch(2 * times)
     end
     local into, home = slices(env, forward, s, rows, n)
     attention.rows(env, forward, s, rows, 1)

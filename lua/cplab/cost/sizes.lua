@@ -123,8 +123,8 @@ function M.gdn_summary_backward(K, V, c)
 end
 
 --- GDN: key_heads, value_heads, K, V, chunk of a rank; conv_width (elements of q, k, v), params,
--- gemms, elements as of attention; state (elements of all states of one span), apply (FLOP to bring
--- a state through a span).
+-- gemms, elements as of attention; key_elements (those of q and k); state (elements of all states
+-- of one span), apply (FLOP to bring a state through a span).
 function M.gdn(config, tp)
     local key_heads, value_heads = math.max(config.key_heads / tp, 1), config.value_heads / tp
     local K, V, H = config.key_dim, config.value_dim, config.hidden
@@ -137,6 +137,7 @@ function M.gdn(config, tp)
         gemms = 5,
         -- Convolution of q, k, v; norms of q and k; the gated norm reads o and z.
         elements = 2 * (2 * keys + values) + 4 * keys + 3 * values + 4 * value_heads,
+        key_elements = 2 * 2 * keys + 4 * keys,
         launches = 12,
         state = value_heads * K * V,
         apply = 2 * value_heads * K * K * V,

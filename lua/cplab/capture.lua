@@ -1,0 +1,38 @@
+--- Captures: what all ranks of a group do on their devices, kept as a graph and done again by each
+-- replay, with what its tensors hold then. See cpl_capture in cplab.h.
+-- @classmod cplab.capture
+-- @usage local graph = capture.of(comm._ptr, function() stack:step { backward = true } end)
+--   tokens:put(batch)
+--   graph:replay()
+local clib = require "clib"
+
+local C, ffi = clib.C, clib.ffi
+
+local Capture = {}
+Capture.__index = Capture
+
+local M = {}
+
+--- Collective. Captures what a function does; nothing is done yet. It must not wait for the device
+-- or take memory of it, so run it once before.
+-- @param comm `cpl_comm *`
+-- @tparam function f
+-- @treturn Capture
+-- @raise the rows are on the cpu; what f raises; what cannot be captured
+function M.of(comm, f)
+    local out = ffi.new "cpl_capture *[1]"
+    clib.check(C.cpl_capture_begin(comm, out), 2)
+    local capture = ffi.gc(out[0], C.cpl_capture_destroy)
+    local results = { pcall(f) }
+    local status = C.cpl_capture_end(capture)
+    if not results[1] then error(results[2], 0) end
+    clib.check(status, 2)
+    return setmetatable({ _ptr = capture, _f = f }, Capture) -- f keeps what it works on
+end
+
+--- Collective. Does all of it again.
+function Capture:replay()
+    clib.check(C.cpl_capture_replay(self._ptr), 2)
+end
+
+return M
