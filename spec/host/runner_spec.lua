@@ -74,3 +74,36 @@ describe("a run of the specs", function()
         assert.matches("\n1 passed, 0 failed, 0 skipped\n$", text)
     end)
 end)
+
+describe("specs side by side", function()
+    -- What spec/share.sh makes of a host that says and does that: its status, its last line.
+    local function share(body)
+        local name = os.tmpname()
+        local file = assert(io.open(name, "w"))
+        file:write("#!/bin/bash\n" .. body)
+        file:close()
+        local root = require("cplab.environment").root()
+        local pipe = io.popen(("cd '%s' && chmod +x %s && bash spec/share.sh %s spec/host/"
+            .. "runner_spec.lua; echo $?"):format(root, name, name))
+        local lines = {}
+        for line in pipe:lines() do lines[#lines + 1] = line end
+        pipe:close()
+        os.remove(name)
+        return tonumber(lines[#lines]), lines[#lines - 1]
+    end
+
+    it("count together, and show what took long", function()
+        assert.same({ 0, "2 passed, 0 failed, 1 skipped" },
+            { share 'echo "took 3.0 s: a"; echo "2 passed, 0 failed, 1 skipped"' })
+    end)
+
+    it("fail where a host failed, did not count, or ended badly after all had passed", function()
+        for body, counts in pairs {
+            ['echo "1 passed, 1 failed, 0 skipped"; exit 1'] = "1 passed, 1 failed, 0 skipped",
+            ["exit 0"] = "0 passed, 1 failed, 0 skipped",
+            ['echo "1 passed, 0 failed, 0 skipped"; exit 1'] = "1 passed, 1 failed, 0 skipped",
+        } do
+            assert.same({ 1, counts }, { share(body) })
+        end
+    end)
+end)
