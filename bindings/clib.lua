@@ -55,6 +55,11 @@ function M.create(ctype, destroy, level, f, ...)
     return ffi.gc(box[0], destroy)
 end
 
+--- The dtype of what kernels.h calls WIDE, beside numbers of a dtype.
+function M.wide_dtype(dtype)
+    return dtype == "bf16" and "f32" or dtype
+end
+
 M.dtypes = { f64 = C.CPL_F64, f32 = C.CPL_F32, bf16 = C.CPL_BF16, i64 = C.CPL_I64, i32 = C.CPL_I32 }
 
 return M

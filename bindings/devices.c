@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -146,6 +147,14 @@ cpl_status cpl_host_use_device(const char *device, const char *transport)
 
 /* ---- ranks ---- */
 
+/* Of this thread: its rank's comm on a device, or the group of one that it
+ * made, which has a world of its own. By kind. */
+typedef struct place {
+    cpl_comm *comm;
+    cpl_world *world; /* NULL: the comm is its rank's */
+} place;
+static _Thread_local place places[N_KINDS];
+
 cpl_status host_devices_join(const host_device *device, cpl_comm *host,
                              cpl_comm **out)
 {
@@ -153,11 +162,15 @@ cpl_status host_devices_join(const host_device *device, cpl_comm *host,
         return CPL_OK;
     /* All agree on whether all can. */
     CPL_TRY(cpl_comm_agree(host, open_kind(device->kind)));
-    return opened[device->kind]->join(host, transports[device->transport], out);
+    CPL_TRY(
+        opened[device->kind]->join(host, transports[device->transport], out));
+    places[device->kind].comm = *out;
+    return CPL_OK;
 }
 
 void host_devices_leave(const host_device *device, cpl_comm *comm, bool failed)
 {
+    places[device->kind] = (place){0};
     if (comm != NULL)
         opened[device->kind]->leave(comm, failed);
 }
@@ -166,4 +179,63 @@ void host_devices_part(const host_device *device, cpl_comm *comm)
 {
     if (comm != NULL)
         opened[device->kind]->part(comm);
+}
+
+/* ---- a thread alone ---- */
+
+static void leave_alone(int kind)
+{
+    place *here = &places[kind];
+    if (here->world == NULL)
+        return;
+    opened[kind]->leave(here->comm, false);
+    opened[kind]->part(here->comm);
+    cpl_world_destroy(here->world);
+    *here = (place){0};
+}
+
+static pthread_key_t at_end_of_thread;
+
+static void end_thread(void *any)
+{
+    (void)any;
+    for (int kind = 1; kind < N_KINDS; kind++)
+        leave_alone(kind);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&at_end_of_thread, end_thread);
+}
+
+/* Nobody is waited for in a group of one: any deadline will do. */
+static cpl_status join_alone(int kind)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    place *here = &places[kind];
+    pthread_once(&once, make_key);
+    CPL_TRY(cpl_world_create(1, 1, &here->world));
+    cpl_status status = opened[kind]->join(cpl_world_comm(here->world, 0),
+                                           "direct", &here->comm);
+    if (status == CPL_OK && pthread_setspecific(at_end_of_thread, places) == 0)
+        return CPL_OK;
+    if (status == CPL_OK)
+        leave_alone(kind);
+    else
+        cpl_world_destroy(here->world);
+    *here = (place){0};
+    return status != CPL_OK
+               ? status
+               : cpli_fail(CPL_MEMORY, "device %s: no memory", kinds[kind]);
+}
+
+cpl_status cpl_host_device_here(const char *device, cpl_comm **out)
+{
+    int kind;
+    CPL_TRY(kind_named(device, &kind));
+    CPL_TRY(open_kind(kind));
+    if (kind != 0 && places[kind].comm == NULL)
+        CPL_TRY(join_alone(kind));
+    *out = kind != 0 ? places[kind].comm : cpl_comm_self();
+    return CPL_OK;
 }

@@ -34,6 +34,13 @@ CPL_API cpl_status cpl_host_use_device(const char *device,
                                        const char *transport);
 /* What there is of a device's kind, as for cpl_host_use_device. */
 CPL_API cpl_status cpl_host_look(const char *device, cpl_devices_found *out);
+/*
+ * Local. A comm whose memory is on `device`, for work of this thread alone: its
+ * rank's where that has its rows there, else a group of one, which is made when
+ * the thread first asks and lives as long as the thread; "cpu": the group of
+ * one of the host. Errors as for cpl_host_use_device, and MEMORY, SYSTEM.
+ */
+CPL_API cpl_status cpl_host_device_here(const char *device, cpl_comm **out);
 
 /*
  * Runs n_ranks ranks, each with a Lua state of its own (the host's paths,

@@ -583,9 +583,11 @@ typedef struct cpl_devices_found {
                       driver */
     int runtime;   /* of the plug-in */
     int nccl;      /* 22809 for 2.28.9; 0: no NCCL that serves */
+    int cublas;    /* 130100 for 13.1.0; 0: none, and our own kernel multiplies */
     char names[CPL_MAX_DEVICES][64];
     char problem[512];      /* why there are no devices; "" */
     char nccl_problem[512]; /* why there is no NCCL; "" */
+    char cublas_problem[512];
 } cpl_devices_found;
 
 /* The group of one rank, with no world. It has no state and lives for ever. */
@@ -670,6 +672,12 @@ CPL_API cpl_status cpl_tensor_create(cpl_dtype dtype, int n_dims,
 /* Local. A tensor over memory of somebody else, who must outlive it. */
 CPL_API cpl_status cpl_tensor_wrap(void *data, cpl_dtype dtype, int n_dims,
                                    const int64_t *shape, cpl_tensor **out);
+/* Local. A tensor over elements of another one, from `first` on, wherever they
+ * lie; `of` must outlive it. It has no trace and no mark. Errors: INVALID (they
+ * are not all there), MEMORY. */
+CPL_API cpl_status cpl_tensor_view(const cpl_tensor *of, int64_t first,
+                                   int n_dims, const int64_t *shape,
+                                   cpl_tensor **out);
 CPL_API void cpl_tensor_destroy(cpl_tensor *tensor);
 
 CPL_API int64_t cpl_tensor_n_rows(const cpl_tensor *tensor);
@@ -729,10 +737,17 @@ CPL_API cpl_status cpl_tensor_difference(const cpl_tensor *x,
  * `rank`; counts wrong rows and keeps the first sentence ("<who>, rank 1, slot
  * 17: expected position 33, found 49"). An untraced tensor passes. Returns
  * MISMATCH only if the tensor is marked with another layout ("<who>: expected
- * rows of contiguous, cp 2, ..., got rows of zigzag"). */
+ * rows of contiguous, cp 2, ..., got rows of zigzag"). On a device the
+ * comparison takes its place in the rank's order of work, and nobody waits:
+ * cpl_trace_settle counts what it found. Errors there: MEMORY, SYSTEM. */
 CPL_API cpl_status cpl_trace_check(const cpl_tensor *tensor,
                                    const cpl_layout *layout, int rank,
                                    const char *who);
+/* Local. After a step on a device: counts the wrong rows of its checks and
+ * keeps the first sentence, as if they had been compared in the step. Waits for
+ * the device where something was compared; no host_sync of a step. Elsewhere
+ * there is nothing to do. Errors: SYSTEM. */
+CPL_API cpl_status cpl_trace_settle(cpl_comm *comm);
 /* Local. The contract of a place that takes rows of `layout` and nothing else:
  * as cpl_trace_check, but rows that do not say whose they are are refused, too
  * (MISMATCH). Costs a comparison where nothing is traced. `layout` must come
@@ -808,6 +823,19 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
                                           const cpl_tensor *d_dst,
                                           cpl_tensor *d_src, bool accumulate);
 
+/* The sum of a tensor over a group, where it lies. */
+typedef struct cpl_sum cpl_sum;
+/* Collective. Makes ready sums of n elements (F64, F32, I64, I32) in the memory
+ * of the group. Borrows comm. Errors: INVALID, UNSUPPORTED (dtype), MEMORY,
+ * SYSTEM. */
+CPL_API cpl_status cpl_sum_create(cpl_comm *comm, cpl_dtype dtype, int64_t n,
+                                  cpl_sum **out);
+CPL_API void cpl_sum_destroy(cpl_sum *sum);
+/* Collective. In place, in rank order: the same bits on every rank. On a device
+ * nothing waits for it. Errors: MISMATCH (another dtype or count), those of
+ * cpl_plan_start. */
+CPL_API cpl_status cpl_sum_execute(cpl_sum *sum, cpl_tensor *tensor);
+
 /*
  * A graph: exchanges from one tensor to another, captured on a device. Where
  * ranks reach each other's memory (direct) it is captured once, and plans of
@@ -818,20 +846,28 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
 typedef struct cpl_graph cpl_graph;
 /*
  * Collective. For plans of the group, row and row counts of `plan`; by "copy"
- * where it is direct. `room`: pieces of rows that a rank may receive along a
- * route (direct), or routes that are kept (NCCL); >= 1. Borrows the tensors,
- * which lie on the device, and the comm. Errors: INVALID, MISMATCH (tensors
- * that do not fit, as cpl_plan_start), UNSUPPORTED (no device; more ranks than
- * a graph can address), MEMORY, SYSTEM.
+ * where it is direct, and there in place (dst is src) only where all rows that
+ * move are swapped (cpl_plan_swaps). `room`: pieces of rows that a rank may
+ * receive along a route (direct), or routes that are kept (NCCL); >= 1. Borrows
+ * the tensors, which lie on the device, and the comm. Errors: INVALID, MISMATCH
+ * (tensors that do not fit, as cpl_plan_start), UNSUPPORTED (no device; more
+ * ranks than a graph can address), MEMORY, SYSTEM.
  */
 CPL_API cpl_status cpl_graph_create(cpl_plan *plan, const cpl_tensor *src,
                                     cpl_tensor *dst, int64_t room,
                                     cpl_graph **out);
+/* The same for adjoints, which do not accumulate; direct ones of partitions
+ * alone, since rows that repeat are added. `room` then counts pieces that a
+ * rank sends along the route. */
+CPL_API cpl_status cpl_graph_create_adjoint(cpl_plan *plan,
+                                            const cpl_tensor *d_dst,
+                                            cpl_tensor *d_src, int64_t room,
+                                            cpl_graph **out);
 CPL_API void cpl_graph_destroy(cpl_graph *graph);
-/* Collective. Moves the rows along the plan's route, as cpl_plan_start and
- * cpl_plan_finish do. Errors: MISMATCH (another group, row, row count or
- * method than the graph's, more pieces or routes than it has room for), and
- * those of cpl_plan_start. */
+/* Collective. Moves the rows along the plan's route, or back, as cpl_plan_start
+ * (or start_adjoint) and cpl_plan_finish do. Errors: MISMATCH (another group,
+ * row, row count or method than the graph's, more pieces or routes than it has
+ * room for), and those of cpl_plan_start. */
 CPL_API cpl_status cpl_graph_replay(cpl_graph *graph, cpl_plan *plan);
 /* How many captures it holds. */
 CPL_API int64_t cpl_graph_captures(const cpl_graph *graph);
@@ -854,6 +890,32 @@ CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
 CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
 /* Local. Ends a capture that was not ended. */
 CPL_API void cpl_capture_destroy(cpl_capture *capture);
+
+/* ---- marks: the clock of a device ---- */
+
+/*
+ * Marks in a rank's order of work on a device: each holds the device's time at
+ * which all that was put there before it was done. They are made before the
+ * work that they time, and read after it.
+ */
+typedef struct cpl_marks cpl_marks;
+/* Collective. n >= 1 marks of each rank, numbered from 0. Borrows the comm.
+ * Errors: UNSUPPORTED (rows on the CPU), INVALID, MEMORY, SYSTEM. */
+CPL_API cpl_status cpl_marks_create(cpl_comm *comm, int64_t n, cpl_marks **out);
+/* Local; when no rank asks for its times any more. */
+CPL_API void cpl_marks_destroy(cpl_marks *marks);
+/* Local. Sets mark i, again if it was set, behind the work that was put there
+ * so far. Takes no memory, waits for nothing. Errors: INVALID, SYSTEM. */
+CPL_API cpl_status cpl_marks_set(cpl_marks *marks, int64_t i);
+/* Local. Waits until all of the rank's work is done; counts a host_sync. */
+CPL_API cpl_status cpl_marks_wait(cpl_marks *marks);
+/* The first rank whose device, in this process, is that of this rank. */
+CPL_API int cpl_marks_first(const cpl_marks *marks);
+/* Local. Seconds from mark `from` of `rank`, which shares this rank's device,
+ * to this rank's mark `to`, which comes later; both ranks have waited since.
+ * Errors: INVALID, SYSTEM. */
+CPL_API cpl_status cpl_marks_seconds(const cpl_marks *marks, int rank,
+                                     int64_t from, int64_t to, double *out);
 
 /* ---- layer ---- */
 
@@ -949,7 +1011,8 @@ typedef struct cpl_linear_config {
     int in, out;
 } cpl_linear_config;
 
-/* Local. Sizes are checked (INVALID names the rule and the numbers). */
+/* Local. F64, F32, or BF16, which devices alone compute in. Sizes are checked
+ * (INVALID names the rule and the numbers). */
 CPL_API cpl_status cpl_layer_gqa(const cpl_gqa_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_mla(const cpl_mla_config *config, cpl_dtype dtype,
@@ -972,6 +1035,8 @@ CPL_API void cpl_layer_destroy(cpl_layer *layer);
 /* How a parameter is drawn; see cpl_layer_init. */
 typedef struct cpl_param_info {
     const char *name; /* within the layer: "qkv_proj" */
+    cpl_dtype dtype;  /* the layer's; of a bf16 layer f32 for what decays (A_log
+                         and dt_bias of gdn) */
     int n_dims;
     int64_t shape[CPL_MAX_DIMS];
 } cpl_param_info;
@@ -985,7 +1050,7 @@ CPL_API const cpl_param_info *cpl_layer_param(const cpl_layer *layer, int i);
 CPL_API cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
                                   const char *name, cpl_tensor *param);
 /* Local. Borrows n_params parameters and their gradients (which backward adds
- * to). */
+ * to; of a bf16 layer they are f32, all of them). */
 CPL_API cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
                                   cpl_tensor *const *grads);
 /*
@@ -1051,7 +1116,10 @@ CPL_API int64_t cpl_kv_cache_bytes(const cpl_kv_cache *cache);
 CPL_API cpl_status cpl_layer_kv_cache(cpl_layer *layer, cpl_kv_cache *cache);
 /*
  * Collective. Makes plans and buffers for the rows of a place; `name` stands in
- * its messages. Borrows the place.
+ * its messages. The layer runs where the memory of the place's group is, and
+ * its parameters and rows must be there too. Borrows the place. Errors: those
+ * of the layer, UNSUPPORTED (no kernels for the dtype there, or none for these
+ * sizes: the text says what they take).
  */
 CPL_API cpl_status cpl_layer_prepare(cpl_layer *layer, const char *name,
                                      cpl_place *place);

@@ -171,6 +171,17 @@ typedef struct cpl_cuda_check {
 CPL_API int cpl_cuda_trace_check(const cpl_cuda_check *check,
                                  cpl_cuda_stream stream);
 
+/* Writes what a check expects into n_rows rows; -1 beyond the last run. */
+typedef struct cpl_cuda_positions {
+    int64_t *trace; /* device */
+    int64_t n_rows;
+    const cpl_run *runs;     /* device */
+    const int64_t *run_ends; /* device */
+    int64_t n_runs;
+} cpl_cuda_positions;
+CPL_API int cpl_cuda_trace_write(const cpl_cuda_positions *positions,
+                                 cpl_cuda_stream stream);
+
 /* Of sums of `copies` positions: each is divided, or becomes -1 where it is no
  * multiple, as those are where the copies were not of one position. */
 CPL_API int cpl_cuda_trace_divide(int64_t *trace, int64_t n_rows,

@@ -297,18 +297,21 @@ typedef struct cpl_swiglu_backward {
     int64_t n_rows, width, stride;
 } cpl_swiglu_backward;
 
-/* y[i] = table[tokens[i]]; a token < 0 gives a zero row (and no gradient). */
+/* y[i] = table[tokens[i]]; a token < 0 gives a zero row (and no gradient), one
+ * beyond the vocabulary a row of NaN (and none): on a device nobody else can
+ * look at it. */
 typedef struct cpl_embedding {
     const void *table; /* [vocab, D] */
     const int32_t *tokens;
     void *y;
     int64_t n_rows, width;
+    int64_t vocabulary; /* rows of the table; 0: any token will do */
 } cpl_embedding;
 typedef struct cpl_embedding_backward {
     const int32_t *tokens;
     const void *dy;
     void *grad_table;
-    int64_t n_rows, width;
+    int64_t n_rows, width, vocabulary;
 } cpl_embedding_backward;
 
 /* Softmax cross-entropy of rows whose label is >= 0; loss_sum is their sum
@@ -423,6 +426,29 @@ typedef struct cpl_moe_group {
     int64_t n_rows, experts, top_k;
 } cpl_moe_group;
 
+/* The load of experts: load[e] is how many rows chose expert e, load[E + e] the
+ * sum of its probs over all rows. */
+typedef struct cpl_moe_load {
+    const void *probs;      /* [n, E] */
+    const int64_t *offsets; /* [E + 1] */
+    double *load;           /* [2 E] */
+    int64_t n_rows, experts;
+} cpl_moe_load;
+/*
+ * The loss that balances the load (Fedus, Zoph, Shazeer, arXiv 2101.03961):
+ * coefficient E sum f_e P_e, with f_e the choices of expert e and P_e the sum
+ * of its probs, both per token, from a load that is that of all ranks. Only P_e
+ * has a gradient, coefficient E f_e / tokens for each token. Without tokens
+ * both are 0.
+ */
+typedef struct cpl_moe_balance {
+    const double *load; /* [2 E] */
+    double *loss;
+    double *dprobs; /* [E], for moe_route_backward */
+    int64_t experts, top_k;
+    double coefficient;
+} cpl_moe_balance;
+
 /* y[places[i, j]] = x[i]. Its backward is moe_combine without weights. */
 typedef struct cpl_moe_dispatch {
     const void *x; /* [n, D] */
@@ -522,6 +548,8 @@ typedef struct cpl_kernels {
     void (*moe_route)(const cpl_moe_route *p);
     void (*moe_route_backward)(const cpl_moe_route_backward *p);
     void (*moe_group)(const cpl_moe_group *p);
+    void (*moe_load)(const cpl_moe_load *p);
+    void (*moe_balance)(const cpl_moe_balance *p);
     void (*moe_dispatch)(const cpl_moe_dispatch *p);
     void (*moe_combine)(const cpl_moe_combine *p);
     void (*moe_combine_backward)(const cpl_moe_combine_backward *p);
@@ -537,6 +565,9 @@ CPL_API const cpl_kernels *cpl_kernels_for(const char *device, cpl_dtype dtype);
  * NULL as above. */
 CPL_API const cpl_kernels *cpl_comm_kernels(const cpl_comm *comm,
                                             cpl_dtype dtype);
+/* The naive kernels beside them, which specs hold them against. */
+CPL_API const cpl_kernels *cpl_comm_naive_kernels(const cpl_comm *comm,
+                                                  cpl_dtype dtype);
 
 /* Limits the matrix library to one thread; called once by every host. */
 CPL_API void cpl_kernels_one_thread(void);

@@ -27,11 +27,48 @@ extern "C" {
 enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
 
 /* The ops that have a launcher, and those of them that need a workspace. */
-#define CPLI_CUDA_POINTWISE(X) X(axpby)
-#define CPLI_CUDA_DENSE(X)
-#define CPLI_CUDA_MOE(X)
-#define CPLI_CUDA_ATTENTION(X)
-#define CPLI_CUDA_GDN(X)
+#define CPLI_CUDA_POINTWISE(X) \
+    X(axpby)                   \
+    X(rms_norm)                \
+    X(rms_norm_backward)       \
+    X(gated_rms_norm)          \
+    X(gated_rms_norm_backward) \
+    X(l2norm)                  \
+    X(l2norm_backward)         \
+    X(rope)                    \
+    X(conv1d)                  \
+    X(conv1d_backward)         \
+    X(gates)                   \
+    X(gates_backward)          \
+    X(merge)                   \
+    X(merge_backward)          \
+    X(sigmoid_gate)            \
+    X(sigmoid_gate_backward)   \
+    X(swiglu)                  \
+    X(swiglu_backward)         \
+    X(embedding)               \
+    X(embedding_backward)      \
+    X(cross_entropy)           \
+    X(move_rows)               \
+    X(sum_squares)             \
+    X(adamw)
+#define CPLI_CUDA_DENSE(X) \
+    X(matmul) X(grouped_matmul) X(grouped_matmul_backward)
+#define CPLI_CUDA_MOE(X)  \
+    X(moe_route)          \
+    X(moe_route_backward) \
+    X(moe_group)          \
+    X(moe_load)           \
+    X(moe_balance)        \
+    X(moe_dispatch)       \
+    X(moe_combine)        \
+    X(moe_combine_backward)
+#define CPLI_CUDA_ATTENTION(X) X(attention) X(attention_backward)
+#define CPLI_CUDA_GDN(X) \
+    X(gdn)               \
+    X(gdn_backward)      \
+    X(gdn_summary)       \
+    X(gdn_summary_backward)
 #define CPLI_CUDA_LIST(X)  \
     CPLI_CUDA_POINTWISE(X) \
     CPLI_CUDA_DENSE(X)     \

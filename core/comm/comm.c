@@ -240,14 +240,25 @@ cpl_status cpl_comm_agree(cpl_comm *comm, cpl_status mine)
     return cpli_fail(worst, "rank %d failed: %s", root, text);
 }
 
-const cpl_kernels *cpl_comm_kernels(const cpl_comm *comm, cpl_dtype dtype)
+static const cpl_kernels *kernels_of(const cpl_comm *comm, cpl_dtype dtype,
+                                     bool naive)
 {
     const cpli_device_ops *device = cpli_device_of(comm);
     if (device == NULL)
-        return cpl_kernels_for("cpu", dtype);
-    const cpl_kernels *kernels = device->kernels(dtype);
+        return cpl_kernels_for(naive ? "ref" : "cpu", dtype);
+    const cpl_kernels *kernels = device->kernels(dtype, naive);
     if (kernels == NULL)
         cpli_fail(CPL_UNSUPPORTED, "device %s: no kernels for %s", device->name,
                   cpl_dtype_name(dtype));
     return kernels;
+}
+
+const cpl_kernels *cpl_comm_kernels(const cpl_comm *comm, cpl_dtype dtype)
+{
+    return kernels_of(comm, dtype, false);
+}
+
+const cpl_kernels *cpl_comm_naive_kernels(const cpl_comm *comm, cpl_dtype dtype)
+{
+    return kernels_of(comm, dtype, true);
 }

@@ -85,18 +85,42 @@ typedef struct cpli_carries {
 /* The most places that a list names. */
 enum { CPLI_CARRY_PLACES = 4 };
 
+/* ---- positions that travel with rows ---- */
+
+/* A comparison of positions with runs (where start < 0, -1 is expected), and
+ * what is said where they differ: the number of the check, from 1, who asks,
+ * and for which rank's rows. */
+typedef struct cpli_comparison {
+    const int64_t *trace;
+    int64_t n_rows;
+    const cpl_run *runs;
+    int64_t n_runs;
+    int64_t check;
+    const char *who;
+    int rank;
+} cpli_comparison;
+
+/* Wrong rows, and the first of them in the first check that met one. */
+typedef struct cpli_wrong {
+    int64_t rows;
+    int64_t check;
+    const char *who;
+    int rank;
+    int64_t slot, expected, found;
+} cpli_wrong;
+
 /*
  * Memory that the host does not reach: what is done to it; by the group that
  * it comes from (cpli_comm_whole). All of it goes into the rank's own order of
- * work there and returns at once, but upload and download, which wait and count
- * a host_sync. Errors: SYSTEM (what the device says), MEMORY.
+ * work there and returns at once, but upload, download and wait, which wait and
+ * count a host_sync, and found, which waits. Errors: SYSTEM (what the device says), MEMORY.
  */
 typedef struct cpli_device_ops {
     const char *name;                    /* "cuda" */
     int (*number)(const cpl_comm *comm); /* of the device, from 0 */
-    /* The table of its kernels; NULL: none for that dtype. They work for the
-     * rank whose thread calls. */
-    const cpl_kernels *(*kernels)(cpl_dtype dtype);
+    /* The table of its kernels, or of the naive ones; NULL: none for that
+     * dtype. They work for the rank whose thread calls. */
+    const cpl_kernels *(*kernels)(cpl_dtype dtype, bool naive);
     cpl_status (*upload)(cpl_comm *comm, void *to, const void *from,
                          size_t bytes);
     cpl_status (*download)(cpl_comm *comm, void *to, const void *from,
@@ -106,6 +130,14 @@ typedef struct cpli_device_ops {
     /* n times the same element of 1, 2, 4 or 8 bytes. */
     cpl_status (*fill)(cpl_comm *comm, void *to, const void *element,
                        size_t element_bytes, int64_t n);
+    /* Positions. Runs are sent there when they first come, and kept. `found`
+     * says what was wrong in all comparisons since it was last asked; where
+     * there were some it waits, which is no part of a step and not counted.
+     * `who` stays the device's. */
+    cpl_status (*write_runs)(cpl_comm *comm, int64_t *trace, int64_t n_rows,
+                             const cpl_run *runs, int64_t n_runs);
+    cpl_status (*compare)(cpl_comm *comm, const cpli_comparison *what);
+    cpl_status (*found)(cpl_comm *comm, cpli_wrong *out);
     /* t / by where `by` divides it, else -1. */
     cpl_status (*divide)(cpl_comm *comm, int64_t *t, int64_t n, int64_t by);
     /* Takes what carrying out the list needs, so that carry takes nothing. */
@@ -113,6 +145,15 @@ typedef struct cpli_device_ops {
     void (*release)(cpl_comm *comm, cpli_carries *list);
     cpl_status (*carry)(cpl_comm *comm, const cpli_carries *list,
                         char *const *at, void *to);
+    /* Marks in the rank's order of work, with the device's time of each; the
+     * seconds between two are of ranks on one device, which have come past
+     * both. wait: until all that is there is done; a host_sync. */
+    cpl_status (*make_marks)(cpl_comm *comm, int64_t n, void **out);
+    void (*drop_marks)(cpl_comm *comm, void *marks);
+    cpl_status (*mark)(cpl_comm *comm, void *marks, int64_t i);
+    cpl_status (*seconds)(cpl_comm *comm, const void *from_marks, int64_t from,
+                          const void *to_marks, int64_t to, double *out);
+    cpl_status (*wait)(cpl_comm *comm);
     /* Of what follows on the rank's order of work until end: nothing is done,
      * and all of it is what `launch` does. */
     cpl_status (*begin_capture)(cpl_comm *comm);
@@ -129,11 +170,12 @@ typedef struct cpli_capture_ops {
     cpl_status (*replay)(cpl_comm *comm, void *graph);
 } cpli_capture_ops;
 
-/* A graph that carries out any transfer (COPY, PULL) between two tensors. */
+/* A graph that carries out any transfer (PULL) between two tensors. */
 typedef struct cpli_wish {
     const void *src;
     void *dst;
-    int64_t room; /* pieces that a rank receives, at most */
+    cpli_combine combine; /* COPY; or SWAP: src is dst */
+    int64_t room;         /* pieces that a rank receives, at most */
     int64_t row_bytes;
 } cpli_wish;
 

@@ -90,10 +90,12 @@ static cpl_status capture(cpl_comm *comm, const cpli_wish *wish,
                           .max_tiles = graph->room,
                           .way = CPL_CUDA_PULL,
                           .unit = unit_of(wish->row_bytes)};
+    bool swaps = wish->combine == CPLI_SWAP;
     memcpy(move.theirs.few, graph->bases, sizeof graph->bases);
     CPL_TRY(cpli_cuda_begin_capture(comm));
     cpl_status launched = cpli_cuda_launched(
-        device, cpl_cuda_copy(&move, device->stream), "cpl_cuda_copy");
+        device, (swaps ? cpl_cuda_swap : cpl_cuda_copy)(&move, device->stream),
+        swaps ? "cpl_cuda_swap" : "cpl_cuda_copy");
     CPL_TRY(cpli_cuda_end_capture(comm, (void **)&graph->ready));
     return launched;
 }

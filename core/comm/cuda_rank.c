@@ -130,19 +130,31 @@ cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name)
 /* One thread is one rank's. */
 static _Thread_local cpli_cuda *here;
 
+cpli_cuda *cpli_cuda_here(void)
+{
+    return here;
+}
+
 cpl_cuda_stream cpli_cuda_stream_here(void)
 {
     return here->stream;
 }
 
+void cpli_cuda_keep(cpli_cuda *device, cpl_status status)
+{
+    if (device->unsaid != CPL_OK || status == CPL_OK)
+        return;
+    device->unsaid = status;
+    snprintf(device->why, sizeof device->why, "%s", cpl_last_error());
+}
+
 void cpli_cuda_ran(int error, const char *name)
 {
     cpl_status before = here->unsaid;
-    here->unsaid = CPL_OK;
+    here->unsaid = CPL_OK; /* is not said here */
     cpl_status status = cpli_cuda_launched(here, error, name);
-    if (before == CPL_OK && status != CPL_OK)
-        snprintf(here->why, sizeof here->why, "%s", cpl_last_error());
-    here->unsaid = before != CPL_OK ? before : status;
+    here->unsaid = before;
+    cpli_cuda_keep(here, status);
 }
 
 /* Looks at the stream, and after the others where it may wait for them. The
@@ -217,14 +229,17 @@ cpl_status cpli_cuda_open(cpli_cuda *device, int number)
     device->number = number;
     here = device;
     CPL_TRY(cpli_cuda_check(device, cudaSetDevice(number), "choosing it"));
-    return cpli_cuda_check(
+    CPL_TRY(cpli_cuda_check(
         device,
         cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking),
-        "making a stream");
+        "making a stream"));
+    return cpli_cublas_open(device);
 }
 
 void cpli_cuda_close(cpli_cuda *device)
 {
+    cpli_cublas_close(device);
+    cpli_cuda_drop_traces(device);
     cpli_free(device->blocks);
     if (device->stream != NULL)
         cudaStreamDestroy(device->stream);
@@ -247,7 +262,7 @@ static cpl_status make_room(cpli_cuda *device)
     return CPL_OK;
 }
 
-static cudaError_t take(const cpli_cuda *device, size_t bytes, void **out)
+static cudaError_t zeroed(const cpli_cuda *device, size_t bytes, void **out)
 {
     size_t some = bytes > 0 ? bytes : 1;
     cudaError_t error = cudaMalloc(out, some);
@@ -256,15 +271,14 @@ static cudaError_t take(const cpli_cuda *device, size_t bytes, void **out)
                : cudaMemsetAsync(*out, 0, some, device->stream);
 }
 
-cpl_status cpli_cuda_alloc(cpl_comm *comm, size_t bytes, void **out)
+cpl_status cpli_cuda_take(cpli_cuda *device, size_t bytes, void **out)
 {
-    cpli_cuda *device = cpli_cuda_of(comm);
     char doing[64];
     void *memory = NULL;
     CPL_TRY(cpli_cuda_refuse_capture(device, "taking memory"));
     CPL_TRY(make_room(device));
     CPL_TRY(cpli_count_block(bytes));
-    cudaError_t error = take(device, bytes, &memory);
+    cudaError_t error = zeroed(device, bytes, &memory);
     if (error != cudaSuccess) {
         cpli_uncount_blocks(1, (int64_t)bytes);
         snprintf(doing, sizeof doing, "taking %zu bytes", bytes);
@@ -275,9 +289,8 @@ cpl_status cpli_cuda_alloc(cpl_comm *comm, size_t bytes, void **out)
     return CPL_OK;
 }
 
-void cpli_cuda_free(cpl_comm *comm, void *memory)
+void cpli_cuda_give(cpli_cuda *device, void *memory)
 {
-    cpli_cuda *device = cpli_cuda_of(comm);
     int64_t i = device->n_blocks - 1;
     if (memory == NULL)
         return;
@@ -289,6 +302,16 @@ void cpli_cuda_free(cpl_comm *comm, void *memory)
     /* Others that read it have told my stream when they end. */
     cpli_cuda_settle(device);
     cudaFree(memory);
+}
+
+cpl_status cpli_cuda_alloc(cpl_comm *comm, size_t bytes, void **out)
+{
+    return cpli_cuda_take(cpli_cuda_of(comm), bytes, out);
+}
+
+void cpli_cuda_free(cpl_comm *comm, void *memory)
+{
+    cpli_cuda_give(cpli_cuda_of(comm), memory);
 }
 
 cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,

@@ -22,9 +22,13 @@ typedef struct cpli_cuda_block {
     size_t bytes;
 } cpli_cuda_block;
 
+/* A rank's cuBLAS (cublas.c). */
+typedef struct cpli_cublas cpli_cublas;
+
 typedef struct cpli_cuda {
     int number; /* of the device */
     cudaStream_t stream;
+    cpli_cublas *cublas; /* NULL: there is none */
     /* The kernels launched since the last wait, each once: CUDA tells of an
      * error in one of them when it is too late to know which. */
     const char *kernels[CPLI_CUDA_NAMES];
@@ -36,6 +40,7 @@ typedef struct cpli_cuda {
     bool is_capturing; /* nothing may wait, or take memory */
     cpl_status unsaid;
     char why[256];
+    struct cpli_traces *traces; /* what cuda_trace.c keeps; NULL: nothing */
     /* Where the stream may wait for ranks that never come: asked while the host
      * waits for it. Not OK: they do not come, and what waits for them has been
      * given up. */
@@ -64,10 +69,13 @@ cpl_status cpli_cuda_check(cpli_cuda *device, cudaError_t error,
 cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name);
 /* The same for kernels of a table: remembered until the next check. */
 void cpli_cuda_ran(int error, const char *name);
-/* The stream of this thread's rank. */
+/* What went wrong with the work of a table otherwise, or OK: likewise. */
+void cpli_cuda_keep(cpli_cuda *device, cpl_status status);
+/* The device of this thread's rank, and its stream. */
+cpli_cuda *cpli_cuda_here(void);
 cpl_cuda_stream cpli_cuda_stream_here(void);
-/* The table of a dtype (cuda_kernels.c). */
-const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype);
+/* The table of a dtype (cuda_kernels.c), of the best kernels or the naive. */
+const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype, bool naive);
 /* Waits for the stream; counts a host_sync. ABORTED, DEADLINE: other ranks do
  * not come. */
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing);
@@ -80,8 +88,42 @@ extern const char cpli_cuda_name[];
 cpl_status cpli_cuda_alloc(cpl_comm *comm, size_t bytes, void **out);
 /* Waits for all that others may still do with it. */
 void cpli_cuda_free(cpl_comm *comm, void *memory);
+/* The same, of a device that may have no group any more. */
+cpl_status cpli_cuda_take(cpli_cuda *device, size_t bytes, void **out);
+void cpli_cuda_give(cpli_cuda *device, void *memory);
 cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,
                             size_t bytes);
+
+/* ---- matrix products (cublas.c) ---- */
+
+/* Opens cuBLAS for a device that has a stream; nothing where there is none.
+ * Errors: SYSTEM, MEMORY. */
+cpl_status cpli_cublas_open(cpli_cuda *device);
+void cpli_cublas_close(cpli_cuda *device);
+/* The version of the library, 0 where there is none; `why`: a sentence. */
+int cpli_cublas_version(char *why, size_t room);
+/* Entries of tables: by cuBLAS, or by our own kernel. */
+void cpli_matmul_f64(const cpl_matmul *p);
+void cpli_matmul_f32(const cpl_matmul *p);
+void cpli_matmul_bf16(const cpl_matmul *p);
+
+/* ---- positions (cuda_trace.c): the ops of cpli_device_ops ---- */
+
+cpl_status cpli_cuda_write_runs(cpl_comm *comm, int64_t *trace, int64_t n_rows,
+                                const cpl_run *runs, int64_t n_runs);
+cpl_status cpli_cuda_compare(cpl_comm *comm, const cpli_comparison *what);
+cpl_status cpli_cuda_found(cpl_comm *comm, cpli_wrong *out);
+/* Gives all of it back. */
+void cpli_cuda_drop_traces(cpli_cuda *device);
+
+/* ---- marks (cuda_marks.c): likewise ---- */
+
+cpl_status cpli_cuda_make_marks(cpl_comm *comm, int64_t n, void **out);
+void cpli_cuda_drop_marks(cpl_comm *comm, void *handle);
+cpl_status cpli_cuda_mark(cpl_comm *comm, void *handle, int64_t i);
+cpl_status cpli_cuda_seconds(cpl_comm *comm, const void *from_marks,
+                             int64_t from, const void *to_marks, int64_t to,
+                             double *out);
 
 /* ---- tables (cuda_table.c) ---- */
 
@@ -120,7 +162,8 @@ cpl_status cpli_cuda_end_capture(cpl_comm *comm, void **graph);
 cpl_status cpli_cuda_launch(cpl_comm *comm, void *graph);
 void cpli_cuda_drop(cpl_comm *comm, void *graph);
 
-/* One launch of cpl_cuda_copy over a list that can be exchanged. */
+/* One launch of cpl_cuda_copy or cpl_cuda_swap over a list that can be
+ * exchanged. */
 cpl_status cpli_graph_make(cpl_comm *comm, const cpli_wish *wish, void **out);
 void cpli_graph_drop(cpl_comm *comm, void *graph);
 /* Enqueues the moves of a transfer; bases by rank are to be the captured ones

@@ -353,7 +353,7 @@ cpl_status cpli_table_copy_list(cpl_comm *comm, const cpli_table *table,
 {
     const batch *one = &table->batches[0];
     size_t n = (size_t)one->n_items;
-    CPL_ASSERT(table->n_batches == 1 && table->combine == CPLI_COPY);
+    CPL_ASSERT(table->n_batches == 1 && table->combine != CPLI_ADD);
     CPL_TRY(copy_part(comm, count, table, one->count, sizeof(int64_t)));
     CPL_TRY(
         copy_part(comm, pieces, table, one->items, n * sizeof(cpl_cuda_piece)));

@@ -173,8 +173,9 @@ cpl_status cpl_plan_start(cpl_plan *plan, const cpl_tensor *src,
     return take_off(plan, src, dst);
 }
 
-cpl_status cpl_plan_start_adjoint(cpl_plan *plan, const cpl_tensor *d_dst,
-                                  cpl_tensor *d_src, bool accumulate)
+cpl_status cpli_plan_check_adjoint(const cpl_plan *plan,
+                                   const cpl_tensor *d_dst,
+                                   const cpl_tensor *d_src, bool accumulate)
 {
     CPL_TRY(check_idle(plan));
     CPL_TRY(check_tensor(plan, d_dst, target_side(plan, "d_dst")));
@@ -183,7 +184,13 @@ cpl_status cpl_plan_start_adjoint(cpl_plan *plan, const cpl_tensor *d_dst,
     if (accumulate)
         CPL_TRY(check_mark(plan, d_src, source_side(plan, "d_src")));
     CPL_TRY(check_overlap(plan, d_dst, d_src));
-    CPL_TRY(check_adding(plan, accumulate, d_dst, d_src));
+    return check_adding(plan, accumulate, d_dst, d_src);
+}
+
+cpl_status cpl_plan_start_adjoint(cpl_plan *plan, const cpl_tensor *d_dst,
+                                  cpl_tensor *d_src, bool accumulate)
+{
+    CPL_TRY(cpli_plan_check_adjoint(plan, d_dst, d_src, accumulate));
     plan->is_adjoint = true;
     plan->is_accumulating = accumulate;
     plan->is_adding = accumulate || !plan->is_partition;
@@ -272,13 +279,14 @@ cpl_status cpl_plan_finish(cpl_plan *plan)
     return CPL_OK;
 }
 
-cpl_status cpli_plan_account(cpl_plan *plan, const cpl_tensor *src,
-                             cpl_tensor *dst)
+cpl_status cpli_plan_account(cpl_plan *plan, const cpl_tensor *from,
+                             cpl_tensor *to, bool is_adjoint)
 {
-    CPL_TRY(cpli_plan_check(plan, src, dst));
-    dst->layout = plan->target_digest;
-    dst->layout_kind = plan->target_kind;
-    plan->is_adjoint = false;
+    CPL_TRY(is_adjoint ? cpli_plan_check_adjoint(plan, from, to, false)
+                       : cpli_plan_check(plan, from, to));
+    to->layout = is_adjoint ? plan->source_digest : plan->target_digest;
+    to->layout_kind = is_adjoint ? plan->source_kind : plan->target_kind;
+    plan->is_adjoint = is_adjoint;
     count(plan, cpl_clock());
     return CPL_OK;
 }

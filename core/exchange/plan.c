@@ -162,7 +162,7 @@ static cpl_status begin_from_route(cpl_route *route, cpl_comm *comm,
  * all ranks plan the same. */
 typedef struct votes {
     double repeats, changes_rows, needs_buffer;
-    double n_target_rows, n_receives;
+    double n_target_rows, n_receives, n_sends;
     double high, minus_high, low, minus_low;
     double seconds[CPLI_N_METHODS]; /* what each method would take */
 } votes;
@@ -190,6 +190,7 @@ static votes vote(const cpl_plan *plan, const cpl_route *route,
         .needs_buffer = split->n_sends + split->n_receives > 0,
         .n_target_rows = (double)plan->n_target_rows,
         .n_receives = (double)part->n_receives,
+        .n_sends = (double)part->n_sends,
         .high = high,
         .minus_high = -high,
         .low = low,
@@ -226,6 +227,7 @@ static cpl_status settle(cpl_plan *plan, const cpl_route *route,
     choose_method(plan, all.seconds);
     plan->rows_of_all = (int64_t)all.n_target_rows * cpl_comm_size(plan->comm);
     plan->most_receives = (int64_t)all.n_receives;
+    plan->most_sends = (int64_t)all.n_sends;
     plan->is_partition = all.repeats == 0;
     plan->is_in_place =
         plan->is_partition && plan->n_source_rows == plan->n_target_rows;

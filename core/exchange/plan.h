@@ -41,6 +41,7 @@ struct cpl_plan {
     int64_t n_source_rows, n_target_rows;
     int64_t rows_of_all;   /* target rows of the group, at most */
     int64_t most_receives; /* pieces that a rank of the group receives */
+    int64_t most_sends;
     uint64_t source_digest, target_digest;
     const char *source_kind, *target_kind; /* of layouts; of a view NULL */
     bool has_marks;    /* made from a route: tensors are marked and traced */
@@ -81,10 +82,13 @@ cpl_status cpli_moves_prepare(const cpl_plan *plan, cpl_route *route,
 /* Local. Whether the tensors are those of an execution. */
 cpl_status cpli_plan_check(const cpl_plan *plan, const cpl_tensor *src,
                            const cpl_tensor *dst);
-/* Local. An execution that something else carries out: checks, marks and
- * counts as if the plan had. */
-cpl_status cpli_plan_account(cpl_plan *plan, const cpl_tensor *src,
-                             cpl_tensor *dst);
+cpl_status cpli_plan_check_adjoint(const cpl_plan *plan,
+                                   const cpl_tensor *d_dst,
+                                   const cpl_tensor *d_src, bool accumulate);
+/* Local. An execution, or an adjoint, from `from` to `to`, that something else
+ * carries out: checks, marks and counts as if the plan had. */
+cpl_status cpli_plan_account(cpl_plan *plan, const cpl_tensor *from,
+                             cpl_tensor *to, bool is_adjoint);
 /* What this rank sends to others by a recipe. */
 cpli_traffic cpli_moves_traffic(const cpli_moves *moves, cpli_mode mode);
 

@@ -24,16 +24,16 @@ static cpl_tensor trace_of(const cpl_tensor *tensor)
     return (cpl_tensor){.data = tensor->trace,
                         .shape = {cpl_tensor_n_rows(tensor), 1},
                         .n_dims = 2,
-                        .dtype = CPL_I64};
+                        .dtype = CPL_I64,
+                        .comm = tensor->comm};
 }
 
 static cpl_status start_positions(cpli_carrier *carrier, const cpl_tensor *src,
                                   cpl_tensor *dst)
 {
-    CPL_TRY(cpli_need_trace(dst));
+    CPL_TRY(cpli_clear_trace(dst));
     carrier->from = trace_of(src);
     carrier->to = trace_of(dst);
-    memset(dst->trace, 0xff, cpl_tensor_bytes(&carrier->to)); /* -1: none */
     return cpl_plan_start(carrier->positions, &carrier->from, &carrier->to);
 }
 

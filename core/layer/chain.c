@@ -32,15 +32,63 @@ static cpl_status make_subset(const cpli_chain *chain,
                               bool (*member)(const cpl_link *),
                               struct cpli_subset *subset)
 {
-    CPL_TRY(CPL_ALLOC(chain->place->n_spans, &subset->spans));
-    CPL_TRY(CPL_ALLOC(chain->place->n_spans, &subset->index));
+    cpli_lists *lists = &chain->layer->lists;
+    CPL_TRY(CPLI_LIST_MAKE(lists, chain->place->n_spans, &subset->spans));
+    CPL_TRY(CPLI_LIST_MAKE(lists, chain->place->n_spans, &subset->index));
     subset->n = 0;
     for (int64_t i = 0; i < chain->place->n_spans; i++)
         if (member(&chain->place->links[i])) {
             subset->spans[subset->n] = chain->place->spans[i];
             subset->index[subset->n++] = i;
         }
+    CPL_TRY(
+        CPLI_LIST_SEND(lists, subset->spans, subset->n, &subset->kernel_spans));
+    return CPLI_LIST_SEND(lists, subset->index, subset->n,
+                          &subset->kernel_index);
+}
+
+/* The members of a subset whose link stands at `hop`. */
+static cpl_status make_stage(const cpli_chain *chain,
+                             const struct cpli_subset *subset, int64_t hop,
+                             cpli_stage *stage)
+{
+    cpli_lists *lists = &chain->layer->lists;
+    const cpl_link *links = chain->place->links;
+    for (int64_t i = 0; i < subset->n; i++)
+        stage->n += links[subset->index[i]].level == hop;
+    CPL_TRY(CPLI_LIST_MAKE(lists, stage->n, &stage->member));
+    CPL_TRY(CPLI_LIST_MAKE(lists, stage->n, &stage->span));
+    int64_t n = 0;
+    for (int64_t i = 0; i < subset->n; i++)
+        if (links[subset->index[i]].level == hop) {
+            stage->member[n] = i;
+            stage->span[n++] = subset->index[i];
+        }
+    CPL_TRY(CPLI_LIST_SEND(lists, stage->member, n, &stage->kernel_member));
+    return CPLI_LIST_SEND(lists, stage->span, n, &stage->kernel_span);
+}
+
+static cpl_status make_stages(const cpli_chain *chain,
+                              const struct cpli_subset *subset,
+                              cpli_stage **out)
+{
+    CPL_TRY(CPLI_LIST_MAKE(&chain->layer->lists, chain->n_hops + 1, out));
+    for (int64_t hop = 1; hop <= chain->n_hops; hop++)
+        CPL_TRY(make_stage(chain, subset, hop, &(*out)[hop]));
     return CPL_OK;
+}
+
+static cpl_status make_ends(cpli_chain *chain)
+{
+    const struct cpli_subset *followers = &chain->followers;
+    cpli_lists *lists = &chain->layer->lists;
+    int64_t *ends;
+    CPL_TRY(CPLI_LIST_MAKE(lists, followers->n, &ends));
+    for (int64_t i = 0; i < followers->n; i++) {
+        int64_t span = followers->index[i];
+        ends[i] = has_next(&chain->place->links[span]) ? -1 : span;
+    }
+    return CPLI_LIST_SEND(lists, ends, followers->n, &chain->ends);
 }
 
 static int compare_segments(const void *a, const void *b)
@@ -101,9 +149,9 @@ static cpl_status make_plans(cpli_chain *chain, cpl_segment *sends,
         cpl_route_part part;
         hop_segments(chain, hop, sends, receives, &part);
         if (part.n_sends + part.n_receives > 0)
-            CPL_TRY(cpli_plan_from_parts(
-                &part, chain->place->comm, chain->layer->dtype,
-                state_width(chain), &chain->plans[hop]));
+            CPL_TRY(cpli_plan_from_parts(&part, chain->place->comm,
+                                         chain->layer->wide, state_width(chain),
+                                         &chain->plans[hop]));
     }
     return CPL_OK;
 }
@@ -142,14 +190,15 @@ static cpl_status prepare_buffers(cpli_chain *chain, const cpl_gdn *gdn)
     int64_t n_heads = chain->heads_of_chains.n;
     int64_t n_middles = chain->middles.n;
     const cpli_buffer buffers[] = {
-        {&chain->state_in, n_spans, state, true},
-        {&chain->state_out, n_spans, state, false},
-        {&chain->d_state_in, n_spans, state, false},
-        {&chain->d_state_out, n_spans, state, false},
-        {&chain->transition, n_middles, square, true},
-        {&chain->head_offset, n_heads, state, false},
-        {&chain->middle_offset, n_middles, state, false},
-        {&chain->back_offset, chain->followers.n, state, false},
+        {&chain->state_in, n_spans, state, CPLI_KEPT | CPLI_WIDE},
+        {&chain->state_out, n_spans, state, CPLI_SCRATCH | CPLI_WIDE},
+        {&chain->d_state_in, n_spans, state, CPLI_SCRATCH | CPLI_WIDE},
+        {&chain->d_state_out, n_spans, state, CPLI_SCRATCH | CPLI_WIDE},
+        {&chain->transition, n_middles, square, CPLI_KEPT | CPLI_WIDE},
+        {&chain->head_offset, n_heads, state, CPLI_SCRATCH | CPLI_WIDE},
+        {&chain->middle_offset, n_middles, state, CPLI_SCRATCH | CPLI_WIDE},
+        {&chain->back_offset, chain->followers.n, state,
+         CPLI_SCRATCH | CPLI_WIDE},
     };
     CPL_TRY(cpli_layer_buffers(chain->layer, buffers,
                                sizeof buffers / sizeof *buffers));
@@ -169,13 +218,10 @@ cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,
     CPL_TRY(make_subset(chain, is_middle, &chain->middles));
     CPL_TRY(make_subset(chain, has_prev, &chain->followers));
     CPL_TRY(prepare_hops(chain));
+    CPL_TRY(make_stages(chain, &chain->middles, &chain->middles_at));
+    CPL_TRY(make_stages(chain, &chain->followers, &chain->followers_at));
+    CPL_TRY(make_ends(chain));
     return prepare_buffers(chain, gdn);
-}
-
-static void release_subset(struct cpli_subset *subset)
-{
-    cpli_free(subset->spans);
-    cpli_free(subset->index);
 }
 
 void cpli_chain_release(cpli_chain *chain)
@@ -183,9 +229,6 @@ void cpli_chain_release(cpli_chain *chain)
     for (int64_t i = 0; chain->plans != NULL && i <= chain->n_hops; i++)
         cpl_plan_destroy(chain->plans[i]);
     cpli_free(chain->plans);
-    release_subset(&chain->heads_of_chains);
-    release_subset(&chain->middles);
-    release_subset(&chain->followers);
     *chain = (cpli_chain){0};
 }
 
@@ -194,45 +237,51 @@ void cpli_chain_release(cpli_chain *chain)
 static void *state_of(const cpli_chain *chain, const cpl_tensor *states,
                       int64_t i)
 {
-    return cpli_at(chain->layer, states->data, i * state_width(chain));
+    return cpli_at_wide(chain->layer, states->data, i * state_width(chain));
 }
 
-static void copy_state(const cpli_chain *chain, const cpl_tensor *from,
-                       int64_t i, const cpl_tensor *to, int64_t j)
+/* State to[i] of `y` becomes state from[i] of `x`; NULL: i itself. */
+static void copy_states(const cpli_chain *chain, int64_t n, const cpl_tensor *x,
+                        const int64_t *from, const cpl_tensor *y,
+                        const int64_t *to)
 {
-    size_t bytes =
-        (size_t)state_width(chain) * cpl_dtype_bytes(chain->layer->dtype);
-    memcpy(state_of(chain, to, j), state_of(chain, from, i), bytes);
+    if (n > 0)
+        cpli_move_wide_rows(chain->layer, n, state_width(chain), x->data, from,
+                            y->data, to);
 }
 
-/* out = M in + out, head by head (M' in the backward). */
+/* out = M in + out, all heads at once (M' in the backward). States are wide,
+ * and the kernels of the wide dtype multiply them. */
 static void apply_transition(const cpli_chain *chain, int64_t middle,
                              bool transpose, const void *in, void *out)
 {
     const cpl_layer *layer = chain->layer;
     int64_t K = chain->key_dim;
     int64_t V = chain->value_dim;
-    for (int64_t h = 0; h < chain->heads; h++)
-        layer->kernels->matmul(
-            &(cpl_matmul){.a = cpli_at(layer, chain->transition->data,
-                                       (middle * chain->heads + h) * K * K),
-                          .b = cpli_at(layer, in, h * K * V),
-                          .c = cpli_at(layer, out, h * K * V),
-                          .m = K,
-                          .n = V,
-                          .k = K,
-                          .lda = K,
-                          .ldb = V,
-                          .ldc = V,
-                          .transpose_a = transpose,
-                          .alpha = 1,
-                          .beta = 1});
+    layer->wide_kernels->matmul(
+        &(cpl_matmul){.a = cpli_at_wide(layer, chain->transition->data,
+                                        middle * chain->heads * K * K),
+                      .b = in,
+                      .c = out,
+                      .m = K,
+                      .n = V,
+                      .k = K,
+                      .lda = K,
+                      .ldb = V,
+                      .ldc = V,
+                      .transpose_a = transpose,
+                      .alpha = 1,
+                      .beta = 1,
+                      .batch = chain->heads,
+                      .a_step = K * K,
+                      .b_step = K * V,
+                      .c_step = K * V});
 }
 
 static cpl_gdn restrict_to(const cpl_gdn *gdn, const struct cpli_subset *subset)
 {
     cpl_gdn restricted = *gdn;
-    restricted.spans = subset->spans;
+    restricted.spans = subset->kernel_spans;
     restricted.n_spans = subset->n;
     restricted.state_in = NULL;
     restricted.state_out = NULL;
@@ -258,14 +307,12 @@ static void summarise(cpli_chain *chain, const cpl_gdn *gdn,
 static void begin_chains(cpli_chain *chain, const cpl_gdn *gdn)
 {
     const struct cpli_subset *heads = &chain->heads_of_chains;
-    for (int64_t i = 0; i < heads->n; i++)
-        copy_state(chain, chain->state_in, heads->index[i], chain->head_offset,
-                   i);
+    copy_states(chain, heads->n, chain->state_in, heads->kernel_index,
+                chain->head_offset, NULL);
     summarise(chain, gdn, heads, chain->head_offset->data, NULL,
               chain->head_offset);
-    for (int64_t i = 0; i < heads->n; i++)
-        copy_state(chain, chain->head_offset, i, chain->state_out,
-                   heads->index[i]);
+    copy_states(chain, heads->n, chain->head_offset, NULL, chain->state_out,
+                heads->kernel_index);
 }
 
 /* Runs one hop and counts what it handed to other ranks. */
@@ -286,6 +333,26 @@ static cpl_status run_hop(cpli_chain *chain, int64_t hop, bool adjoint)
     return CPL_OK;
 }
 
+/* What the middles of a hop hand on: M state_in + B. */
+static void pass_on(const cpli_chain *chain, const cpli_stage *stage)
+{
+    copy_states(chain, stage->n, chain->middle_offset, stage->kernel_member,
+                chain->state_out, stage->kernel_span);
+    for (int64_t i = 0; i < stage->n; i++)
+        apply_transition(chain, stage->member[i], false,
+                         state_of(chain, chain->state_in, stage->span[i]),
+                         state_of(chain, chain->state_out, stage->span[i]));
+}
+
+/* A fault: one after the other, each takes the state of the next. */
+static void cross(const cpli_chain *chain)
+{
+    const struct cpli_subset *followers = &chain->followers;
+    for (int64_t i = 0; i + 1 < followers->n; i++)
+        copy_states(chain, 1, chain->state_in, followers->kernel_index + i + 1,
+                    chain->state_in, followers->kernel_index + i);
+}
+
 cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
 {
     begin_chains(chain, gdn);
@@ -293,22 +360,12 @@ cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
               chain->middle_offset);
     for (int64_t hop = 1; hop <= chain->n_hops; hop++) {
         CPL_TRY(run_hop(chain, hop, false));
-        for (int64_t i = 0; i < chain->middles.n; i++) {
-            int64_t span = chain->middles.index[i];
-            if (chain->place->links[span].level != hop)
-                continue;
-            copy_state(chain, chain->middle_offset, i, chain->state_out, span);
-            apply_transition(chain, i, false,
-                             state_of(chain, chain->state_in, span),
-                             state_of(chain, chain->state_out, span));
-        }
+        pass_on(chain, &chain->middles_at[hop]);
     }
     if (cpl_faults_here()->drop_handoff != 0)
-        cpl_tensor_fill(chain->state_in, 0);
+        CPL_TRY(cpl_tensor_fill(chain->state_in, 0));
     if (cpl_faults_here()->cross_columns != 0)
-        for (int64_t i = 0; i + 1 < chain->followers.n; i++)
-            copy_state(chain, chain->state_in, chain->followers.index[i + 1],
-                       chain->state_in, chain->followers.index[i]);
+        cross(chain);
     return CPL_OK;
 }
 
@@ -316,11 +373,8 @@ cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
 static void end_chains(cpli_chain *chain, const cpl_gdn *gdn, const void *d_o)
 {
     const struct cpli_subset *followers = &chain->followers;
-    cpl_tensor_fill(chain->back_offset, 0);
-    for (int64_t i = 0; i < followers->n; i++)
-        if (!has_next(&chain->place->links[followers->index[i]]))
-            copy_state(chain, chain->d_state_out, followers->index[i],
-                       chain->back_offset, i);
+    copy_states(chain, followers->n, chain->d_state_out, chain->ends,
+                chain->back_offset, NULL);
     cpl_gdn_summary_backward summary = {.gdn = restrict_to(gdn, followers),
                                         .d_o = d_o,
                                         .d_state_out = chain->back_offset->data,
@@ -330,24 +384,26 @@ static void end_chains(cpli_chain *chain, const cpl_gdn *gdn, const void *d_o)
         chain->layer->kernels->gdn_summary_backward(&summary);
 }
 
+/* What the followers of a hop hand back: M' d_state_out + b, where the middles
+ * among them have an M. */
+static void pass_back(const cpli_chain *chain, int64_t hop)
+{
+    const cpli_stage *stage = &chain->followers_at[hop];
+    const cpli_stage *middles = &chain->middles_at[hop];
+    copy_states(chain, stage->n, chain->back_offset, stage->kernel_member,
+                chain->d_state_in, stage->kernel_span);
+    for (int64_t i = 0; i < middles->n; i++)
+        apply_transition(chain, middles->member[i], true,
+                         state_of(chain, chain->d_state_out, middles->span[i]),
+                         state_of(chain, chain->d_state_in, middles->span[i]));
+}
+
 cpl_status cpli_chain_backward(cpli_chain *chain, const cpl_gdn *gdn,
                                const void *d_o)
 {
     end_chains(chain, gdn, d_o);
     for (int64_t hop = chain->n_hops; hop >= 1; hop--) {
-        int64_t middle = 0; /* followers hold the middles in the same order */
-        for (int64_t i = 0; i < chain->followers.n; i++) {
-            int64_t span = chain->followers.index[i];
-            bool is_mid = is_middle(&chain->place->links[span]);
-            int64_t m = is_mid ? middle++ : -1;
-            if (chain->place->links[span].level != hop)
-                continue;
-            copy_state(chain, chain->back_offset, i, chain->d_state_in, span);
-            if (is_mid)
-                apply_transition(chain, m, true,
-                                 state_of(chain, chain->d_state_out, span),
-                                 state_of(chain, chain->d_state_in, span));
-        }
+        pass_back(chain, hop);
         CPL_TRY(run_hop(chain, hop, true));
     }
     return CPL_OK;

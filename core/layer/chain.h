@@ -15,6 +15,13 @@
 
 #include "layer.h"
 
+/* The spans of a subset that have their turn at one hop. */
+typedef struct cpli_stage {
+    int64_t n;
+    int64_t *member, *span; /* numbers in the subset and in the place, */
+    int64_t *kernel_member, *kernel_span; /* and where kernels read them */
+} cpli_stage;
+
 typedef struct cpli_chain {
     cpl_layer *layer;
     int64_t heads, key_dim, value_dim; /* value heads */
@@ -23,14 +30,18 @@ typedef struct cpli_chain {
     int64_t n_hops;         /* of this rank: its hops are 1 .. n_hops */
     cpl_plan **plans;       /* [n_hops + 1]; NULL where this rank has no part */
 
-    /* Spans that the summaries are made for, gathered by what they need. */
+    /* Spans that the summaries are made for, gathered by what they need; the
+     * second of two lists is where kernels read it. */
     struct cpli_subset {
-        cpl_span *spans;
-        int64_t *index; /* into the spans of the place */
+        cpl_span *spans, *kernel_spans;
+        int64_t *index, *kernel_index; /* into the spans of the place */
         int64_t n;
     } heads_of_chains, /* first of a chain, with a successor: B only */
         middles,       /* with predecessor and successor: M and B */
         followers;     /* with a predecessor: b of the backward */
+    cpli_stage *middles_at, *followers_at; /* [n_hops + 1] */
+    int64_t *ends; /* of the followers: the span, where the chain ends with it,
+                      or -1; for kernels */
 
     cpl_tensor *state_in, *state_out;     /* [n_spans, H * K * V] */
     cpl_tensor *d_state_in, *d_state_out; /* likewise */

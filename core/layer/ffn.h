@@ -1,7 +1,7 @@
 /*
- * ffn.h: the SwiGLU feed-forward network, y = (silu(x Wg') * x Wu') Wd', over
- * a range of rows: what an MLP does with all of its rows, an expert with the
- * slots of its group, and a shared expert with all rows again.
+ * ffn.h: the SwiGLU feed-forward network, y = (silu(x Wg') * x Wu') Wd': what
+ * an MLP does with all of its rows, experts with the slots of their groups, and
+ * a shared expert with all rows again.
  */
 #ifndef CPLI_FFN_H
 #define CPLI_FFN_H
@@ -13,10 +13,12 @@
  * experts, one below the other. */
 typedef struct cpli_ffn {
     int first_param;
+    int64_t experts;
     int64_t full_width;   /* of the parameters */
     int64_t first, width; /* the slice of it that this rank computes */
-    cpl_tensor *gate_up;  /* [rows, 2F]: gate, up; kept */
-    cpl_tensor *act;      /* [rows, F]; kept */
+    int64_t n_rows;
+    cpl_tensor *gate_up; /* [rows, 2F]: gate, up; kept */
+    cpl_tensor *act;     /* [rows, F]; kept */
     cpl_tensor *d_gate_up, *d_act;
 } cpli_ffn;
 
@@ -30,15 +32,15 @@ void cpli_ffn_params(cpl_layer *layer, cpli_ffn *ffn,
 cpl_status cpli_ffn_prepare(cpl_layer *layer, cpli_ffn *ffn, const char *what,
                             int64_t n_rows);
 
-/* Rows first .. first + n - 1 of x and y, by network `expert`; of a slice y and
- * dx are partial sums. */
+/* Rows offsets[e] .. offsets[e + 1] - 1 of x and y by expert e (rows of nobody
+ * are undefined in y), or with offsets NULL all rows by the only one; of a
+ * slice y and dx are partial sums. */
 void cpli_ffn_forward(const cpl_layer *layer, const cpli_ffn *ffn,
-                      int64_t expert, int64_t first, int64_t n, const void *x,
-                      void *y);
-/* Adds to the gradients of the network's parameters; dx (NULL: none) is
+                      const int64_t *offsets, const void *x, void *y);
+/* Adds to the gradients of the networks' parameters; dx (NULL: none) is
  * written, or added to with `accumulate`. dx may be dy. */
 void cpli_ffn_backward(const cpl_layer *layer, const cpli_ffn *ffn,
-                       int64_t expert, int64_t first, int64_t n, const void *x,
-                       const void *dy, void *dx, bool accumulate);
+                       const int64_t *offsets, const void *x, const void *dy,
+                       void *dx, bool accumulate);
 
 #endif

@@ -65,10 +65,10 @@ static cpl_status prepare(cpl_layer *layer)
     CPL_TRY(take_slice(gdn));
     int64_t v = gdn->v_width;
     const cpli_buffer buffers[] = {
-        {&gdn->z, n, v, true},
-        {&gdn->normed, n, v, true},
-        {&gdn->d_z, n, v, false},
-        {&gdn->d_normed, n, v, false},
+        {&gdn->z, n, v, CPLI_KEPT},
+        {&gdn->normed, n, v, CPLI_KEPT},
+        {&gdn->d_z, n, v, CPLI_SCRATCH},
+        {&gdn->d_normed, n, v, CPLI_SCRATCH},
     };
     gdn->in = gdn->bound_in;
     gdn->out = gdn->bound_out;
@@ -77,6 +77,11 @@ static cpl_status prepare(cpl_layer *layer)
     cpl_status status = cpli_gdn_check_states(gdn);
     CPL_TRY(cpl_comm_agree(layer->place->comm, status));
     CPL_TRY(gdn->mode->prepare(gdn));
+    status = cpli_gdn_list_states(gdn);
+    if (cpli_gdn_has_states(gdn))
+        status = cpl_comm_agree(layer->place->comm, status);
+    CPL_TRY(status);
+    CPL_TRY(cpli_gdn_prepare_sums(gdn));
     return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
 }
 
@@ -86,6 +91,7 @@ static void release(cpl_layer *layer)
     if (gdn->mode != NULL)
         gdn->mode->release(gdn);
     gdn->mode = NULL;
+    cpli_gdn_release_states(gdn);
 }
 
 /* ---- projections of the rank's heads ---- */
@@ -224,7 +230,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
     gdn_layer *gdn = (gdn_layer *)layer;
     norm_backward(gdn, dy->data);
     CPL_TRY(gdn->mode->give_back(gdn));
-    cpli_gdn_load_state_gradients(gdn);
+    CPL_TRY(cpli_gdn_load_state_gradients(gdn));
     CPL_TRY(cpli_gdn_core_backward(gdn));
     CPL_TRY(cpli_gdn_store_state_gradients(gdn));
     return gdn->mode->bring_back(gdn, dx != NULL ? dx->data : NULL);
@@ -271,8 +277,8 @@ static void declare_params(cpl_layer *layer, const cpl_gdn_config *c)
     cpli_layer_param(layer, "b_proj", CPLI_DRAW_NORMAL, heads, hidden);
     cpli_layer_param(layer, "a_proj", CPLI_DRAW_NORMAL, heads, hidden);
     cpli_layer_param(layer, "conv", CPLI_DRAW_CONV, channels, c->conv);
-    cpli_layer_param(layer, "A_log", CPLI_DRAW_DECAY, heads, 0);
-    cpli_layer_param(layer, "dt_bias", CPLI_DRAW_ONE, heads, 0);
+    cpli_layer_wide_param(layer, "A_log", CPLI_DRAW_DECAY, heads, 0);
+    cpli_layer_wide_param(layer, "dt_bias", CPLI_DRAW_ONE, heads, 0);
     cpli_layer_param(layer, "norm", CPLI_DRAW_ONE, c->value_dim, 0);
     cpli_layer_param(layer, "out_proj", CPLI_DRAW_NORMAL, hidden, values);
 }

@@ -65,7 +65,7 @@ enum { GDN_N_SECTIONS = 3 };
 
 /* Rows and heads of the core. */
 typedef struct gdn_core {
-    const cpl_span *spans;
+    const cpl_span *spans, *kernel_spans; /* the second where kernels read it */
     int64_t n_spans, n_rows;
     int64_t key_heads, value_heads, first_value_head;
     int64_t q_width, v_width, conv_width; /* Hk K, Hv V, 2 Hk K + Hv V */
@@ -83,6 +83,25 @@ typedef struct gdn_core {
     cpl_tensor *d_state_in, *d_state_out;
     void *workspace;
 } gdn_core;
+
+/* Rows of the core and rows of all channels or heads that belong together, by
+ * their numbers; where kernels read them. */
+typedef struct gdn_pairs {
+    int64_t n;
+    int64_t *own, *all;
+} gdn_pairs;
+
+/* How states that come in and go out are moved: see gdn_state.c. */
+typedef struct gdn_state_moves {
+    gdn_pairs begins, ends; /* spans that begin, and end, sequences */
+    gdn_pairs tails;        /* rows before the convolution, rows of tails */
+    gdn_pairs *halos;       /* [conv - 1]: rows of halos, rows of tails, by the
+                               offset of the span */
+    int64_t *kept;          /* of each sequence: whose state passes through */
+    int64_t *kept_up, *kept_down; /* of each row of a tail: forward, backward */
+    cpl_tensor *kept_tail;
+    cpl_sum *state_sum, *tail_sum; /* over the group; the second with tails */
+} gdn_state_moves;
 
 struct gdn_layer {
     cpl_layer base;
@@ -109,12 +128,12 @@ struct gdn_layer {
     /* headwise */
     const cpli_seen *whole;
     cpl_plan *in_plan, *out_plan;
-    cpl_span *sequences;           /* the spans of the core */
     cpl_tensor *slices, *o_slices; /* [ranks * n, width of a slice] */
     cpl_tensor *inputs, *d_inputs; /* [positions, width of a slice]: x, b, a */
 
     cpl_gdn_state bound_in, bound_out; /* from the next prepare on, */
     cpl_gdn_state in, out;             /* and now; all NULL: none */
+    gdn_state_moves moves;
 };
 
 /* ---- gdn.c ---- */
@@ -139,6 +158,8 @@ void cpli_gdn_take_weight(const gdn_layer *gdn, const gdn_section *sections);
 void cpli_gdn_give_weight(const gdn_layer *gdn, const gdn_section *sections);
 /* The parameters of the delta rule; without buffers only its sizes. */
 cpl_gdn cpli_gdn_rule(const gdn_layer *gdn);
+/* Whether the kernels take the core's sizes. Errors: UNSUPPORTED. */
+cpl_status cpli_gdn_check_sizes(const gdn_layer *gdn);
 
 /* ---- gdn_state.c ---- */
 
@@ -146,11 +167,16 @@ cpl_gdn cpli_gdn_rule(const gdn_layer *gdn);
 bool cpli_gdn_has_states(const gdn_layer *gdn);
 /* Whether the bound states fit the place. */
 cpl_status cpli_gdn_check_states(const gdn_layer *gdn);
+/* When the core has its rows and heads: what may fail on one rank alone, and
+ * then, collective, the rest. */
+cpl_status cpli_gdn_list_states(gdn_layer *gdn);
+cpl_status cpli_gdn_prepare_sums(gdn_layer *gdn);
+void cpli_gdn_release_states(gdn_layer *gdn);
 /* Before the core: fills state_in and the rows of the halo that lie before a
  * sequence. After it: fills the states that go out. The same for gradients. */
 void cpli_gdn_load_states(gdn_layer *gdn);
 cpl_status cpli_gdn_store_states(gdn_layer *gdn);
-void cpli_gdn_load_state_gradients(gdn_layer *gdn);
+cpl_status cpli_gdn_load_state_gradients(gdn_layer *gdn);
 cpl_status cpli_gdn_store_state_gradients(gdn_layer *gdn);
 
 #endif

@@ -29,6 +29,7 @@ static void take_core(gdn_layer *gdn)
     const cpl_place *place = gdn->base.place;
     int64_t q = gdn->q_width;
     gdn->core = (gdn_core){.spans = place->spans,
+                           .kernel_spans = place->kernel_spans,
                            .n_spans = place->n_spans,
                            .n_rows = place->n_rows,
                            .key_heads = gdn->key_heads,
@@ -67,8 +68,8 @@ static cpl_status prepare_weight(gdn_layer *gdn)
     int64_t rows = gdn->conv_width;
     int64_t width = gdn->config.conv;
     const cpli_buffer buffers[] = {
-        {&gdn->core.weight, rows, width, true},
-        {&gdn->core.d_weight, rows, width, false},
+        {&gdn->core.weight, rows, width, CPLI_KEPT},
+        {&gdn->core.d_weight, rows, width, CPLI_SCRATCH | CPLI_WIDE},
     };
     if (gdn->base.place->tp == 1)
         return CPL_OK;
@@ -85,20 +86,21 @@ static cpl_status prepare(gdn_layer *gdn)
     int64_t v = gdn->v_width;
     int64_t n_halo;
     take_core(gdn);
+    CPL_TRY(cpli_gdn_check_sizes(gdn));
     CPL_TRY(prepare_halo(gdn, &n_halo));
     cpl_gdn sizes = cpli_gdn_rule(gdn);
     CPL_TRY(cpli_chain_prepare(&gdn->chain, layer, &sizes));
     const cpli_buffer buffers[] = {
-        {&gdn->qkv, n, conv, true},
-        {&gdn->a, n, heads, true},
-        {&gdn->b, n, heads, true},
-        {&gdn->o, n, v, true},
-        {&gdn->core.halo, n_halo, conv, true},
-        {&gdn->d_qkv, n, conv, false},
-        {&gdn->d_a, n, heads, false},
-        {&gdn->d_b, n, heads, false},
-        {&gdn->d_o, n, v, false},
-        {&gdn->core.d_halo, n_halo, conv, false},
+        {&gdn->qkv, n, conv, CPLI_KEPT},
+        {&gdn->a, n, heads, CPLI_KEPT},
+        {&gdn->b, n, heads, CPLI_KEPT},
+        {&gdn->o, n, v, CPLI_KEPT},
+        {&gdn->core.halo, n_halo, conv, CPLI_KEPT},
+        {&gdn->d_qkv, n, conv, CPLI_SCRATCH},
+        {&gdn->d_a, n, heads, CPLI_SCRATCH},
+        {&gdn->d_b, n, heads, CPLI_SCRATCH},
+        {&gdn->d_o, n, v, CPLI_SCRATCH},
+        {&gdn->core.d_halo, n_halo, conv, CPLI_SCRATCH},
     };
     CPL_TRY(
         cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));
@@ -152,9 +154,9 @@ static cpl_status give(gdn_layer *gdn)
 /* So is d_o. */
 static cpl_status give_back(gdn_layer *gdn)
 {
-    if (gdn->core.d_weight != NULL)
-        cpl_tensor_fill(gdn->core.d_weight, 0);
-    return CPL_OK;
+    if (gdn->core.d_weight == NULL)
+        return CPL_OK;
+    return cpl_tensor_fill(gdn->core.d_weight, 0);
 }
 
 static cpl_status enter_back(gdn_layer *gdn, const cpl_gdn *rule)

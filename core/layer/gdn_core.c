@@ -13,7 +13,7 @@ cpl_gdn cpli_gdn_rule(const gdn_layer *gdn)
 {
     const cpl_layer *layer = &gdn->base;
     const gdn_core *core = &gdn->core;
-    cpl_gdn rule = {.spans = core->spans,
+    cpl_gdn rule = {.spans = core->kernel_spans,
                     .n_spans = core->n_spans,
                     .n_rows = core->n_rows,
                     .key_heads = core->key_heads,
@@ -39,6 +39,18 @@ cpl_gdn cpli_gdn_rule(const gdn_layer *gdn)
     return rule;
 }
 
+cpl_status cpli_gdn_check_sizes(const gdn_layer *gdn)
+{
+    const cpl_layer *layer = &gdn->base;
+    cpl_gdn sizes = cpli_gdn_rule(gdn);
+    const char *why = layer->kernels->gdn_refusal != NULL
+                          ? layer->kernels->gdn_refusal(&sizes)
+                          : NULL;
+    if (why == NULL)
+        return CPL_OK;
+    return cpli_fail(CPL_UNSUPPORTED, "%s: %s", layer->name, why);
+}
+
 cpl_status cpli_gdn_core_buffers(gdn_layer *gdn)
 {
     cpl_layer *layer = &gdn->base;
@@ -48,11 +60,16 @@ cpl_status cpli_gdn_core_buffers(gdn_layer *gdn)
     int64_t q = core->q_width;
     int64_t conv = core->conv_width;
     const cpli_buffer buffers[] = {
-        {&core->conv, n, conv, true},  {&core->q, n, q, true},
-        {&core->k, n, q, true},        {&core->g, n, heads, true},
-        {&core->beta, n, heads, true}, {&core->d_conv, n, conv, false},
-        {&core->d_q, n, q, false},     {&core->d_k, n, q, false},
-        {&core->d_g, n, heads, false}, {&core->d_beta, n, heads, false},
+        {&core->conv, n, conv, CPLI_KEPT},
+        {&core->q, n, q, CPLI_KEPT},
+        {&core->k, n, q, CPLI_KEPT},
+        {&core->g, n, heads, CPLI_KEPT | CPLI_WIDE},
+        {&core->beta, n, heads, CPLI_KEPT | CPLI_WIDE},
+        {&core->d_conv, n, conv, CPLI_SCRATCH},
+        {&core->d_q, n, q, CPLI_SCRATCH},
+        {&core->d_k, n, q, CPLI_SCRATCH},
+        {&core->d_g, n, heads, CPLI_SCRATCH | CPLI_WIDE},
+        {&core->d_beta, n, heads, CPLI_SCRATCH | CPLI_WIDE},
     };
     cpl_gdn rule = cpli_gdn_rule(gdn);
     cpl_gdn_backward backward = {.forward = rule};
@@ -95,10 +112,10 @@ void cpli_gdn_take_weight(const gdn_layer *gdn, const gdn_section *sections)
     int64_t conv = gdn->config.conv;
     for (int i = 0; gdn->core.weight != NULL && i < GDN_N_SECTIONS; i++) {
         const gdn_section *s = &sections[i];
-        memcpy(cpli_at(layer, gdn->core.weight->data, s->own * conv),
-               cpli_at(layer, cpli_weight(layer, GDN_CONV),
-                       channel_of(gdn, i, s) * conv),
-               (size_t)(s->width * conv) * cpl_dtype_bytes(layer->dtype));
+        cpli_move_columns(
+            layer, s->width, conv,
+            cpli_columns_of(layer->weights[GDN_CONV], channel_of(gdn, i, s), 0),
+            cpli_columns_of(gdn->core.weight, s->own, 0), false);
     }
 }
 
@@ -108,20 +125,20 @@ void cpli_gdn_give_weight(const gdn_layer *gdn, const gdn_section *sections)
     int64_t conv = gdn->config.conv;
     for (int i = 0; gdn->core.weight != NULL && i < GDN_N_SECTIONS; i++) {
         const gdn_section *s = &sections[i];
-        layer->kernels->axpby(&(cpl_axpby){
-            .x = cpli_at(layer, gdn->core.d_weight->data, s->own * conv),
-            .y = cpli_at(layer, cpli_grad(layer, GDN_CONV),
-                         channel_of(gdn, i, s) * conv),
+        layer->wide_kernels->axpby(&(cpl_axpby){
+            .x = cpli_at_wide(layer, gdn->core.d_weight->data, s->own * conv),
+            .y = cpli_at_wide(layer, cpli_grad(layer, GDN_CONV),
+                              channel_of(gdn, i, s) * conv),
             .n = s->width * conv,
             .alpha = 1,
             .beta = 1});
     }
 }
 
-/* A parameter of one number a value head, or its gradient. */
+/* A parameter of one number a value head, or its gradient; both are wide. */
 static void *own_heads(const gdn_layer *gdn, const void *all)
 {
-    return cpli_at(&gdn->base, all, gdn->core.first_value_head);
+    return cpli_at_wide(&gdn->base, all, gdn->core.first_value_head);
 }
 
 static void convolve(const gdn_layer *gdn)
@@ -131,7 +148,7 @@ static void convolve(const gdn_layer *gdn)
                                             .weight = conv_weight(gdn),
                                             .halo = data_of(core->halo),
                                             .y = core->conv->data,
-                                            .spans = core->spans,
+                                            .spans = core->kernel_spans,
                                             .n_spans = core->n_spans,
                                             .n_rows = core->n_rows,
                                             .channels = core->conv_width,
@@ -261,7 +278,7 @@ static void convolve_backward(const gdn_layer *gdn)
                                .dx = core->d_x,
                                .dhalo = data_of(core->d_halo),
                                .grad_weight = conv_grad(gdn),
-                               .spans = core->spans,
+                               .spans = core->kernel_spans,
                                .n_spans = core->n_spans,
                                .n_rows = core->n_rows,
                                .channels = core->conv_width,

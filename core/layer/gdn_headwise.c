@@ -67,15 +67,19 @@ static void make_sections(const gdn_layer *gdn, int rank, gdn_section *out)
 static cpl_status make_spans(gdn_layer *gdn)
 {
     const cpl_stream *stream = cpl_layout_stream(gdn->base.place->layout);
+    cpli_lists *lists = &gdn->base.lists;
     int64_t n = cpl_stream_n_sequences(stream);
-    CPL_TRY(CPL_ALLOC(n, &gdn->sequences));
-    gdn->core.spans = gdn->sequences;
+    cpl_span *spans, *sent;
+    CPL_TRY(CPLI_LIST_MAKE(lists, n, &spans));
     for (int64_t i = 0; i < n; i++) {
         cpl_sequence sequence = cpl_stream_sequence(stream, i);
         if (sequence.real > 0)
-            gdn->sequences[gdn->core.n_spans++] = (cpl_span){
+            spans[gdn->core.n_spans++] = (cpl_span){
                 .sequence = i, .slot = sequence.start, .length = sequence.real};
     }
+    CPL_TRY(CPLI_LIST_SEND(lists, spans, gdn->core.n_spans, &sent));
+    gdn->core.spans = spans;
+    gdn->core.kernel_spans = sent;
     return CPL_OK;
 }
 
@@ -133,12 +137,12 @@ static cpl_status prepare_states(gdn_layer *gdn)
     int64_t n_halo = n * (gdn->config.conv - 1);
     int64_t state = core->v_width * gdn->config.key_dim;
     const cpli_buffer buffers[] = {
-        {&core->halo, n_halo, core->conv_width, true},
-        {&core->d_halo, n_halo, core->conv_width, false},
-        {&core->state_in, n, state, true},
-        {&core->state_out, n, state, false},
-        {&core->d_state_in, n, state, false},
-        {&core->d_state_out, n, state, false},
+        {&core->halo, n_halo, core->conv_width, CPLI_KEPT},
+        {&core->d_halo, n_halo, core->conv_width, CPLI_SCRATCH},
+        {&core->state_in, n, state, CPLI_KEPT | CPLI_WIDE},
+        {&core->state_out, n, state, CPLI_SCRATCH | CPLI_WIDE},
+        {&core->d_state_in, n, state, CPLI_SCRATCH | CPLI_WIDE},
+        {&core->d_state_out, n, state, CPLI_SCRATCH | CPLI_WIDE},
     };
     if (!cpli_gdn_has_states(gdn))
         return CPL_OK;
@@ -156,22 +160,22 @@ static cpl_status prepare_buffers(gdn_layer *gdn)
     int64_t slice = core->x_stride;
     int64_t width = gdn->config.conv;
     const cpli_buffer buffers[] = {
-        {&gdn->qkv, n, gdn->conv_width, false},
-        {&gdn->a, n, heads, false},
-        {&gdn->b, n, heads, false},
-        {&gdn->o, n, gdn->v_width, true},
-        {&gdn->slices, n_slices, slice, false},
-        {&gdn->o_slices, n_slices, core->v_width, false},
-        {&gdn->inputs, core->n_rows, slice, true},
-        {&gdn->d_inputs, core->n_rows, slice, false},
-        {&core->o, core->n_rows, core->v_width, false},
-        {&core->d_o, core->n_rows, core->v_width, false},
-        {&core->weight, core->conv_width, width, true},
-        {&core->d_weight, core->conv_width, width, false},
-        {&gdn->d_qkv, n, gdn->conv_width, false},
-        {&gdn->d_a, n, heads, false},
-        {&gdn->d_b, n, heads, false},
-        {&gdn->d_o, n, gdn->v_width, false},
+        {&gdn->qkv, n, gdn->conv_width, CPLI_SCRATCH},
+        {&gdn->a, n, heads, CPLI_SCRATCH},
+        {&gdn->b, n, heads, CPLI_SCRATCH},
+        {&gdn->o, n, gdn->v_width, CPLI_KEPT},
+        {&gdn->slices, n_slices, slice, CPLI_SCRATCH},
+        {&gdn->o_slices, n_slices, core->v_width, CPLI_SCRATCH},
+        {&gdn->inputs, core->n_rows, slice, CPLI_KEPT},
+        {&gdn->d_inputs, core->n_rows, slice, CPLI_SCRATCH},
+        {&core->o, core->n_rows, core->v_width, CPLI_SCRATCH},
+        {&core->d_o, core->n_rows, core->v_width, CPLI_SCRATCH},
+        {&core->weight, core->conv_width, width, CPLI_KEPT},
+        {&core->d_weight, core->conv_width, width, CPLI_SCRATCH | CPLI_WIDE},
+        {&gdn->d_qkv, n, gdn->conv_width, CPLI_SCRATCH},
+        {&gdn->d_a, n, heads, CPLI_SCRATCH},
+        {&gdn->d_b, n, heads, CPLI_SCRATCH},
+        {&gdn->d_o, n, gdn->v_width, CPLI_SCRATCH},
     };
     CPL_TRY(
         cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));
@@ -186,6 +190,8 @@ static cpl_status prepare(gdn_layer *gdn)
     CPL_TRY(check_heads(gdn));
     cpl_status status = take_core(gdn);
     if (status == CPL_OK)
+        status = cpli_gdn_check_sizes(gdn);
+    if (status == CPL_OK)
         status = cpli_place_whole(place, &gdn->whole);
     CPL_TRY(cpl_comm_agree(place->comm, status));
     CPL_TRY(make_plans(gdn));
@@ -197,42 +203,15 @@ static void release(gdn_layer *gdn)
 {
     cpl_plan_destroy(gdn->in_plan);
     cpl_plan_destroy(gdn->out_plan);
-    cpli_free(gdn->sequences);
     gdn->in_plan = gdn->out_plan = NULL;
-    gdn->sequences = NULL;
 }
 
 /* ---- slices ---- */
 
-/* Columns of a matrix; `data` is of its first row. */
-typedef struct columns {
-    void *data;
-    int64_t stride;
-} columns;
-
-static columns columns_of(const gdn_layer *gdn, const cpl_tensor *tensor,
-                          int64_t first_row, int64_t column)
+static void move(const gdn_layer *gdn, int64_t width, cpli_columns from,
+                 cpli_columns to, bool add)
 {
-    int64_t width = cpl_tensor_width(tensor);
-    return (columns){
-        cpli_at(&gdn->base, tensor->data, first_row * width + column), width};
-}
-
-/* Rows of `width` elements; to = from, or with `add` to += from. */
-static void move(const gdn_layer *gdn, int64_t n_rows, int64_t width,
-                 columns from, columns to, bool add)
-{
-    const cpl_layer *layer = &gdn->base;
-    size_t bytes = (size_t)width * cpl_dtype_bytes(layer->dtype);
-    for (int64_t i = 0; i < n_rows; i++) {
-        const void *x = cpli_at(layer, from.data, i * from.stride);
-        void *y = cpli_at(layer, to.data, i * to.stride);
-        if (add)
-            layer->kernels->axpby(&(cpl_axpby){
-                .x = x, .y = y, .n = width, .alpha = 1, .beta = 1});
-        else
-            memcpy(y, x, bytes);
-    }
+    cpli_move_columns(&gdn->base, gdn->base.n_rows, width, from, to, add);
 }
 
 /* Own rows of all heads to slices, one for each rank, or back. Where two ranks
@@ -251,12 +230,12 @@ static void move_slices(const gdn_layer *gdn, bool back, const cpl_tensor *qkv,
         for (int i = 0; i < GDN_N_SECTIONS + 2; i++) {
             const cpl_tensor *all = i < GDN_N_SECTIONS ? qkv : i == 3 ? b : a;
             const gdn_section *s = &sections[i];
-            columns own = columns_of(gdn, gdn->slices, rank * n, s->own);
-            columns home = columns_of(gdn, all, 0, s->all);
+            cpli_columns own = cpli_columns_of(gdn->slices, rank * n, s->own);
+            cpli_columns home = cpli_columns_of(all, 0, s->all);
             if (back)
-                move(gdn, n, s->width, own, home, !s->is_first);
+                move(gdn, s->width, own, home, !s->is_first);
             else
-                move(gdn, n, s->width, home, own, false);
+                move(gdn, s->width, home, own, false);
         }
     }
 }
@@ -267,12 +246,12 @@ static void move_o_slices(const gdn_layer *gdn, bool back, const cpl_tensor *o)
     int64_t n = gdn->base.n_rows;
     int64_t width = gdn->core.v_width;
     for (int rank = 0; rank < n_ranks(gdn); rank++) {
-        columns own = columns_of(gdn, gdn->o_slices, rank * n, 0);
-        columns home = columns_of(gdn, o, 0, rank * width);
+        cpli_columns own = cpli_columns_of(gdn->o_slices, rank * n, 0);
+        cpli_columns home = cpli_columns_of(o, 0, rank * width);
         if (back)
-            move(gdn, n, width, own, home, false);
+            move(gdn, width, own, home, false);
         else
-            move(gdn, n, width, home, own, false);
+            move(gdn, width, home, own, false);
     }
 }
 
@@ -280,19 +259,9 @@ static void move_o_slices(const gdn_layer *gdn, bool back, const cpl_tensor *o)
 static cpl_status mark_slices(const gdn_layer *gdn, cpl_tensor *slices)
 {
     const cpl_tensor *x = gdn->base.x;
-    int64_t n = gdn->base.n_rows;
     slices->layout = x->layout;
     slices->layout_kind = x->layout_kind;
-    if (x->trace == NULL) {
-        cpli_free(slices->trace);
-        slices->trace = NULL;
-        return CPL_OK;
-    }
-    if (slices->trace == NULL)
-        CPL_TRY(CPL_ALLOC(cpl_tensor_n_rows(slices), &slices->trace));
-    for (int rank = 0; rank < n_ranks(gdn); rank++)
-        memcpy(slices->trace + rank * n, x->trace, (size_t)n * sizeof(int64_t));
-    return CPL_OK;
+    return cpli_repeat_trace(slices, x);
 }
 
 /* Whether the rows that came back are those that went. */
@@ -310,8 +279,8 @@ static cpl_status check_slices(const gdn_layer *gdn, const cpl_tensor *slices)
         status =
             cpl_layout_runs(place->layout, place->rank, runs + rank * n_runs);
     if (status == CPL_OK)
-        cpli_trace_runs(slices, runs, n_runs * n_ranks(gdn), place->rank,
-                        gdn->base.name);
+        status = cpli_trace_runs(slices, runs, n_runs * n_ranks(gdn),
+                                 place->rank, gdn->base.name);
     cpli_free(runs);
     return status;
 }
@@ -369,7 +338,7 @@ static cpl_status give_back(gdn_layer *gdn)
     move_o_slices(gdn, false, gdn->d_o);
     CPL_TRY(mark_slices(gdn, gdn->o_slices));
     CPL_TRY(cpl_plan_start(gdn->out_plan, gdn->o_slices, gdn->core.d_o));
-    cpl_tensor_fill(gdn->core.d_weight, 0);
+    CPL_TRY(cpl_tensor_fill(gdn->core.d_weight, 0));
     CPL_TRY(cpl_plan_finish(gdn->out_plan));
     return cpli_check_view(&gdn->base, gdn->core.d_o, gdn->whole->view);
 }

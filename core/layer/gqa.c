@@ -20,7 +20,6 @@ typedef struct gqa_layer {
     int64_t q_width, kv_width;  /* heads * D, kv_heads * D, of these */
 
     cpli_core core;     /* q normed and rotated; kv: keys, values of own rows */
-    int64_t *rotary;    /* positions inside the sequence, but for faults */
     cpl_tensor *q_gate; /* [n, heads, 2, D]: query, gate */
     cpl_tensor *k_raw;  /* [n, kv_heads, D] before its norm */
     cpl_tensor *k;      /* [n, kv_heads, D] normed */
@@ -36,20 +35,20 @@ static cpl_status prepare_buffers(gqa_layer *gqa)
     cpli_core *core = &gqa->core;
     int64_t n = layer->n_rows;
     const cpli_buffer buffers[] = {
-        {&gqa->q_gate, n, 2 * gqa->q_width, true},
-        {&core->q, n, gqa->q_width, true},
-        {&gqa->k_raw, n, gqa->kv_width, true},
-        {&gqa->k, n, gqa->kv_width, false},
-        {&core->kv, n, 2 * gqa->kv_width, true},
-        {&core->o, n, gqa->q_width, true},
-        {&gqa->gated, n, gqa->q_width, true},
-        {&core->lse, n, gqa->heads.n, true},
-        {&gqa->d_q_gate, n, 2 * gqa->q_width, false},
-        {&core->d_q, n, gqa->q_width, false},
-        {&gqa->d_k, n, gqa->kv_width, false},
-        {&core->d_kv, n, 2 * gqa->kv_width, false},
-        {&core->d_o, n, gqa->q_width, false},
-        {&gqa->d_gated, n, gqa->q_width, false},
+        {&gqa->q_gate, n, 2 * gqa->q_width, CPLI_KEPT},
+        {&core->q, n, gqa->q_width, CPLI_KEPT},
+        {&gqa->k_raw, n, gqa->kv_width, CPLI_KEPT},
+        {&gqa->k, n, gqa->kv_width, CPLI_SCRATCH},
+        {&core->kv, n, 2 * gqa->kv_width, CPLI_KEPT},
+        {&core->o, n, gqa->q_width, CPLI_KEPT},
+        {&gqa->gated, n, gqa->q_width, CPLI_KEPT},
+        {&core->lse, n, gqa->heads.n, CPLI_KEPT | CPLI_WIDE},
+        {&gqa->d_q_gate, n, 2 * gqa->q_width, CPLI_SCRATCH},
+        {&core->d_q, n, gqa->q_width, CPLI_SCRATCH},
+        {&gqa->d_k, n, gqa->kv_width, CPLI_SCRATCH},
+        {&core->d_kv, n, 2 * gqa->kv_width, CPLI_SCRATCH},
+        {&core->d_o, n, gqa->q_width, CPLI_SCRATCH},
+        {&gqa->d_gated, n, gqa->q_width, CPLI_SCRATCH},
     };
     return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
 }
@@ -82,16 +81,12 @@ static cpl_status prepare(cpl_layer *layer)
                             .mode = gqa->mode};
     cpli_core_keeps_apart(&gqa->core);
     CPL_TRY(cpli_core_prepare(&gqa->core));
-    CPL_TRY(CPL_ALLOC(layer->n_rows, &gqa->rotary));
     return prepare_buffers(gqa);
 }
 
 static void release(cpl_layer *layer)
 {
-    gqa_layer *gqa = (gqa_layer *)layer;
-    cpli_core_release(&gqa->core);
-    cpli_free(gqa->rotary);
-    gqa->rotary = NULL;
+    cpli_core_release(&((gqa_layer *)layer)->core);
 }
 
 /* ---- projections of the rank's heads ---- */
@@ -154,7 +149,7 @@ static void rotate(const gqa_layer *gqa, int64_t heads, const void *x,
 {
     gqa->base.kernels->rope(&(cpl_rope){.x = x,
                                         .y = y,
-                                        .positions = gqa->rotary,
+                                        .positions = gqa->core.positions,
                                         .n_rows = gqa->base.n_rows,
                                         .heads = heads,
                                         .width = gqa->config.head_dim,
@@ -165,12 +160,12 @@ static void rotate(const gqa_layer *gqa, int64_t heads, const void *x,
                                         .inverse = inverse});
 }
 
-static void make_qkv(gqa_layer *gqa, const void *x)
+static cpl_status make_qkv(gqa_layer *gqa, const void *x)
 {
     const cpl_layer *layer = &gqa->base;
     int64_t head_dim = gqa->config.head_dim;
     void *v = cpli_at(layer, gqa->core.kv->data, gqa->kv_width);
-    cpli_core_rotary(&gqa->core, gqa->rotary);
+    CPL_TRY(cpli_core_rotary(&gqa->core));
     project(gqa, Q_PROJ, x, gqa->q_gate->data, 2 * gqa->q_width);
     project(gqa, K_PROJ, x, gqa->k_raw->data, gqa->kv_width);
     project(gqa, V_PROJ, x, v, 2 * gqa->kv_width);
@@ -182,13 +177,14 @@ static void make_qkv(gqa_layer *gqa, const void *x)
            gqa->core.q->data, gqa->q_width, false);
     rotate(gqa, gqa->kv_heads.n, gqa->k->data, gqa->kv_width,
            gqa->core.kv->data, 2 * gqa->kv_width, false);
+    return CPL_OK;
 }
 
 static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
 {
     gqa_layer *gqa = (gqa_layer *)layer;
     int64_t head_dim = gqa->config.head_dim;
-    make_qkv(gqa, x->data);
+    CPL_TRY(make_qkv(gqa, x->data));
     CPL_TRY(cpl_tensor_mark_like(gqa->core.kv, x));
     CPL_TRY(cpli_core_forward(&gqa->core));
     layer->kernels->sigmoid_gate(

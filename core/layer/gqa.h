@@ -28,7 +28,9 @@ typedef struct cpli_core {
     int64_t window;      /* 0: none */
     int64_t n_rows;
     double scale;
-    int a2a; /* ranks that spread heads: asked for by a2a+p2p */
+    int a2a;         /* ranks that spread heads: asked for by a2a+p2p */
+    int64_t *rotary; /* those of the rank's rows, if not the place's */
+    const int64_t *positions; /* of the last forward, where kernels read them */
 
     /* The caller's, forward: q [n, heads, K] and kv [n, kv_heads * K, then
      * kv_heads * V unless they are in the keys], both kept until backward, are
@@ -72,8 +74,9 @@ cpl_status cpli_core_prepare(cpli_core *core);
 /* Collective. From q and kv to o; the cache keeps the real rows of kv. */
 cpl_status cpli_core_forward(cpli_core *core);
 void cpli_core_release(cpli_core *core);
-/* The rotary position of each row: inside its sequence, its past included. */
-void cpli_core_rotary(const cpli_core *core, int64_t *positions);
+/* Makes `positions`, the rotary position of each row: inside its sequence, its
+ * past included. */
+cpl_status cpli_core_rotary(cpli_core *core);
 
 /* gqa_past.c: attention to the keys of a cache, which has those of the core's
  * rows already. */
@@ -101,8 +104,10 @@ cpl_attention_backward cpli_core_backward(const cpli_core *core,
                                           const cpl_tensor *kv,
                                           const cpl_tensor *d_kv,
                                           void *workspace);
-/* Scratch for both. */
-cpl_status cpli_core_workspace(const cpli_core *core, void **out);
+/* Scratch for both, with at most so many blocks and keys in a call. Errors:
+ * UNSUPPORTED (sizes that the kernels do not take), MEMORY. */
+cpl_status cpli_core_workspace(const cpli_core *core, int64_t n_blocks,
+                               int64_t n_keys, void **out);
 
 /* ---- rows that go round ---- */
 

@@ -57,7 +57,7 @@ static cpl_status make_slices(const cpli_core *core, const cpli_ring *ring,
     CPL_TRY(cpli_carrier_create(layer, to, width, &out->ways[TO_SHARD]));
     CPL_TRY(cpli_carrier_create(layer, &back, width, &out->ways[TO_RANK]));
     const cpli_buffer packed = {&out->packed, ring->a2a * layer->n_rows, width,
-                                false};
+                                CPLI_SCRATCH};
     return cpli_layer_buffers(layer, &packed, 1);
 }
 
@@ -76,13 +76,13 @@ static cpl_status make_buffers(cpli_core *inner)
     int64_t n = inner->n_rows;
     int64_t kv = cpli_core_kv_width(inner);
     const cpli_buffer buffers[] = {
-        {&inner->q, n, inner->heads * inner->key_dim, true},
-        {&inner->kv, n, kv, true},
-        {&inner->o, n, inner->heads * inner->value_dim, true},
-        {&inner->lse, n, inner->heads, true},
-        {&inner->d_o, n, inner->heads * inner->value_dim, false},
-        {&inner->d_q, n, inner->heads * inner->key_dim, false},
-        {&inner->d_kv, n, kv, false},
+        {&inner->q, n, inner->heads * inner->key_dim, CPLI_KEPT},
+        {&inner->kv, n, kv, CPLI_KEPT},
+        {&inner->o, n, inner->heads * inner->value_dim, CPLI_KEPT},
+        {&inner->lse, n, inner->heads, CPLI_KEPT | CPLI_WIDE},
+        {&inner->d_o, n, inner->heads * inner->value_dim, CPLI_SCRATCH},
+        {&inner->d_q, n, inner->heads * inner->key_dim, CPLI_SCRATCH},
+        {&inner->d_kv, n, kv, CPLI_SCRATCH},
     };
     return cpli_layer_buffers(inner->layer, buffers,
                               sizeof buffers / sizeof *buffers);
@@ -139,48 +139,18 @@ static void release(cpli_core *core)
 
 /* ---- packing ---- */
 
-/* The same columns of every row, dense here, in wider rows there. */
-typedef struct columns {
-    const cpl_layer *layer;
-    void *rows; /* at the first of the columns */
-    int64_t stride, width;
-} columns;
-
-static void copy_columns(columns from, columns to)
+/* The rank's rows: `to` becomes `from`, or gets it added. */
+static void move(const cpli_core *core, int64_t width, cpli_columns from,
+                 cpli_columns to, bool add)
 {
-    size_t bytes = (size_t)from.width * cpl_dtype_bytes(from.layer->dtype);
-    for (int64_t i = 0; i < from.layer->n_rows; i++)
-        memcpy(cpli_at(to.layer, to.rows, i * to.stride),
-               cpli_at(from.layer, from.rows, i * from.stride), bytes);
-}
-
-static void add_columns(columns from, columns to)
-{
-    for (int64_t i = 0; i < from.layer->n_rows; i++)
-        from.layer->kernels->axpby(
-            &(cpl_axpby){.x = cpli_at(from.layer, from.rows, i * from.stride),
-                         .y = cpli_at(to.layer, to.rows, i * to.stride),
-                         .n = from.width,
-                         .alpha = 1,
-                         .beta = 1});
-}
-
-static columns columns_of(const cpl_layer *layer, const cpl_tensor *rows,
-                          int64_t first, int64_t width)
-{
-    return (columns){.layer = layer,
-                     .rows = cpli_at(layer, rows->data, first),
-                     .stride = cpl_tensor_width(rows),
-                     .width = width};
+    cpli_move_columns(core->layer, core->n_rows, width, from, to, add);
 }
 
 /* Columns of the slice for one rank of the group. */
-static columns slice_of(const cpl_layer *layer, const head_slices *slices,
-                        int rank, int64_t first, int64_t width)
+static cpli_columns slice_of(const cpli_core *core, const head_slices *slices,
+                             int rank, int64_t column)
 {
-    int64_t stride = cpl_tensor_width(slices->packed);
-    return columns_of(layer, slices->packed,
-                      rank * layer->n_rows * stride + first, width);
+    return cpli_columns_of(slices->packed, rank * core->n_rows, column);
 }
 
 static void pack(const cpli_core *core, const cpl_tensor *rows,
@@ -189,8 +159,8 @@ static void pack(const cpli_core *core, const cpl_tensor *rows,
     const a2a_state *state = core->state;
     int64_t width = cpl_tensor_width(slices->packed);
     for (int i = 0; i < state->ring->a2a; i++)
-        copy_columns(columns_of(core->layer, rows, i * width, width),
-                     slice_of(core->layer, slices, i, 0, width));
+        move(core, width, cpli_columns_of(rows, 0, i * width),
+             slice_of(core, slices, i, 0), false);
 }
 
 static void unpack(const cpli_core *core, const head_slices *slices,
@@ -199,32 +169,35 @@ static void unpack(const cpli_core *core, const head_slices *slices,
     const a2a_state *state = core->state;
     int64_t width = cpl_tensor_width(slices->packed);
     for (int i = 0; i < state->ring->a2a; i++)
-        copy_columns(slice_of(core->layer, slices, i, 0, width),
-                     columns_of(core->layer, rows, i * width, width));
+        move(core, width, slice_of(core, slices, i, 0),
+             cpli_columns_of(rows, 0, i * width), false);
 }
 
 /* The keys, or the values, of the kv heads of one rank: in a row of all heads,
  * and in that rank's slice. */
-static columns kv_columns(const cpli_core *core, const cpl_tensor *kv, int rank,
-                          bool is_value)
+static cpli_columns kv_columns(const cpli_core *core, const cpl_tensor *kv,
+                               int rank, bool is_value)
 {
     const a2a_state *state = core->state;
     int64_t dim = is_value ? core->value_dim : core->key_dim;
     int64_t first = rank * core->kv_heads / state->ring->a2a;
     first = (first + cpl_faults_here()->kv_head_shift) % core->kv_heads;
-    return columns_of(core->layer, kv,
-                      first * dim +
-                          (is_value ? core->kv_heads * core->key_dim : 0),
-                      state->inner.kv_heads * dim);
+    return cpli_columns_of(
+        kv, 0, first * dim + (is_value ? core->kv_heads * core->key_dim : 0));
 }
 
-static columns kv_slice(const cpli_core *core, int rank, bool is_value)
+static cpli_columns kv_slice(const cpli_core *core, int rank, bool is_value)
 {
     const a2a_state *state = core->state;
-    int64_t heads = state->inner.kv_heads;
-    return slice_of(core->layer, &state->kv, rank,
-                    is_value ? heads * core->key_dim : 0,
-                    heads * (is_value ? core->value_dim : core->key_dim));
+    return slice_of(core, &state->kv, rank,
+                    is_value ? state->inner.kv_heads * core->key_dim : 0);
+}
+
+/* Of both. */
+static int64_t kv_width(const cpli_core *core, bool is_value)
+{
+    const a2a_state *state = core->state;
+    return state->inner.kv_heads * (is_value ? core->value_dim : core->key_dim);
 }
 
 static int n_parts(const cpli_core *core)
@@ -237,8 +210,9 @@ static void pack_kv(const cpli_core *core)
     const a2a_state *state = core->state;
     for (int i = 0; i < state->ring->a2a; i++)
         for (int part = 0; part < n_parts(core); part++)
-            copy_columns(kv_columns(core, core->kv, i, part == 1),
-                         kv_slice(core, i, part == 1));
+            move(core, kv_width(core, part == 1),
+                 kv_columns(core, core->kv, i, part == 1),
+                 kv_slice(core, i, part == 1), false);
 }
 
 /* Ranks whose kv heads others have too come one after the other. */
@@ -248,36 +222,21 @@ static void unpack_kv(const cpli_core *core)
     int ranks = state->ring->a2a;
     int64_t copies = cpli_max(ranks / core->kv_heads, 1);
     for (int i = 0; i < ranks; i++)
-        for (int part = 0; part < n_parts(core); part++) {
-            columns from = kv_slice(core, i, part == 1);
-            columns to = kv_columns(core, core->d_kv, i, part == 1);
-            if (i % copies == 0)
-                copy_columns(from, to);
-            else
-                add_columns(from, to);
-        }
+        for (int part = 0; part < n_parts(core); part++)
+            move(core, kv_width(core, part == 1), kv_slice(core, i, part == 1),
+                 kv_columns(core, core->d_kv, i, part == 1), i % copies != 0);
 }
 
 /* ---- forward and backward ---- */
 
-/* Every slice of a row stands at the row's position. */
-static cpl_status trace_slices(const cpli_core *core, const head_slices *slices)
-{
-    const cpl_tensor *rows = core->kv;
-    int64_t n = core->n_rows;
-    CPL_TRY(cpli_need_trace(slices->packed));
-    for (int64_t i = 0; i < cpl_tensor_n_rows(slices->packed); i++)
-        slices->packed->trace[i] = rows->trace[i % n];
-    return CPL_OK;
-}
-
-/* Packed slices on their way to the shard's rows. */
+/* Packed slices on their way to the shard's rows; every slice of a row stands
+ * at the row's position. */
 static cpl_status spread(const cpli_core *core, head_slices *slices,
                          cpl_tensor *rows)
 {
     bool traced = core->kv->trace != NULL;
     if (traced)
-        CPL_TRY(trace_slices(core, slices));
+        CPL_TRY(cpli_repeat_trace(slices->packed, core->kv));
     return cpli_carrier_start(&slices->ways[TO_SHARD], slices->packed, rows,
                               traced);
 }

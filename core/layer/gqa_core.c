@@ -101,10 +101,28 @@ cpl_attention_backward cpli_core_backward(const cpli_core *core,
         .workspace = workspace};
 }
 
-cpl_status cpli_core_workspace(const cpli_core *core, void **out)
+static cpl_status check_sizes(const cpli_core *core, const cpl_attention *sizes)
 {
     const cpl_kernels *kernels = core->layer->kernels;
-    cpl_attention_backward backward = {.forward = sizes_of(core)};
+    const char *why = kernels->attention_refusal != NULL
+                          ? kernels->attention_refusal(sizes)
+                          : NULL;
+    if (why == NULL)
+        return CPL_OK;
+    return cpli_fail(CPL_UNSUPPORTED, "%s: %s", core->layer->name, why);
+}
+
+cpl_status cpli_core_workspace(const cpli_core *core, int64_t n_blocks,
+                               int64_t n_keys, void **out)
+{
+    const cpl_kernels *kernels = core->layer->kernels;
+    cpl_attention_backward backward = {.forward = sizes_of(core),
+                                       .dq_stride = core->heads * core->key_dim,
+                                       .dk_stride = cpli_core_kv_width(core),
+                                       .dv_stride = cpli_core_kv_width(core)};
+    backward.forward.n_blocks = n_blocks;
+    backward.forward.n_keys = n_keys;
+    CPL_TRY(check_sizes(core, &backward.forward));
     size_t bytes = kernels->attention_workspace(&backward.forward);
     size_t more = kernels->attention_backward_workspace(&backward);
     return cpli_place_scratch(core->layer->place, bytes > more ? bytes : more,
@@ -113,11 +131,24 @@ cpl_status cpli_core_workspace(const cpli_core *core, void **out)
 
 /* ---- with or without a cache ---- */
 
+static cpl_status refuse_device(const cpl_layer *layer)
+{
+    const cpli_device_ops *device = cpli_device_of(layer->place->comm);
+    if (device == NULL || layer->cache == NULL)
+        return CPL_OK;
+    return cpli_fail(CPL_UNSUPPORTED,
+                     "%s: a cache of keys lies in the host's memory, not on "
+                     "%s",
+                     layer->name, device->name);
+}
+
 /* A cache may fail on one rank alone, so the mode comes first. */
 cpl_status cpli_core_prepare(cpli_core *core)
 {
     cpl_kv_cache *cache = core->layer->cache;
+    CPL_TRY(refuse_device(core->layer));
     CPL_TRY(core->mode->prepare(core));
+    CPL_TRY(CPLI_LIST_MAKE(&core->layer->lists, core->n_rows, &core->rotary));
     if (cache == NULL)
         return CPL_OK;
     CPL_TRY(cpli_kv_cache_take(cache, core->layer, cpli_core_kv_width(core)));
@@ -161,19 +192,34 @@ cpl_status cpli_core_forward(cpli_core *core)
     return CPL_OK;
 }
 
-/* Rows of padding come after all real ones of their sequence: their positions
- * do not matter. */
-void cpli_core_rotary(const cpli_core *core, int64_t *positions)
+/* Behind what the cache has seen. Rows of padding come after all real ones of
+ * their sequence: their positions do not matter. */
+static void fill_rotary(const cpli_core *core)
 {
     const cpl_place *place = core->layer->place;
     const cpl_kv_cache *cache = core->layer->cache;
     for (int64_t i = 0; i < core->n_rows; i++)
-        positions[i] = place->positions[i] + cpl_faults_here()->rope_shift;
+        core->rotary[i] = place->positions[i] + cpl_faults_here()->rope_shift;
     if (cache == NULL || cpl_faults_here()->forget_offset != 0)
         return;
     for (int64_t i = 0; i < place->n_spans; i++) {
         const cpl_span *span = &place->spans[i];
         for (int64_t j = 0; j < span->length; j++)
-            positions[span->slot + j] += cache->seen[span->sequence];
+            core->rotary[span->slot + j] += cache->seen[span->sequence];
     }
+}
+
+/* Of sequences that begin they are those of the place. Others are known now
+ * only, and sent to a device by a planted fault alone: it has no caches. */
+cpl_status cpli_core_rotary(cpli_core *core)
+{
+    cpl_layer *layer = core->layer;
+    int64_t *sent;
+    core->positions = layer->place->kernel_positions;
+    if (layer->cache == NULL && cpl_faults_here()->rope_shift == 0)
+        return CPL_OK;
+    fill_rotary(core);
+    CPL_TRY(CPLI_LIST_SEND(&layer->lists, core->rotary, core->n_rows, &sent));
+    core->positions = sent;
+    return CPL_OK;
 }

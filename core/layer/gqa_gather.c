@@ -7,8 +7,8 @@
 typedef struct gather_state {
     const cpli_seen *seen; /* the keys that this rank's queries may see */
     cpl_plan *plan;
-    cpl_attention_block *blocks; /* one a span */
-    cpl_tensor *keys, *d_keys;   /* rows like kv, those of the view */
+    cpl_attention_block *blocks, *kernel_blocks; /* one a span */
+    cpl_tensor *keys, *d_keys; /* rows like kv, those of the view */
     void *workspace;
 } gather_state;
 
@@ -62,7 +62,8 @@ static cpl_status make_blocks(const cpli_core *core)
     const cpl_view *view = state->seen->view;
     int64_t n;
     cpl_run *runs;
-    CPL_TRY(CPL_ALLOC(place->n_spans, &state->blocks));
+    CPL_TRY(
+        CPLI_LIST_MAKE(&core->layer->lists, place->n_spans, &state->blocks));
     CPL_TRY(cpl_view_n_runs(view, place->rank, &n));
     CPL_TRY(CPL_ALLOC(n, &runs));
     cpl_status status = cpl_view_runs(view, place->rank, runs);
@@ -92,13 +93,15 @@ static cpl_status prepare(cpli_core *core)
                             cpli_core_kv_width(core), NULL, &state->plan));
     CPL_TRY(cpl_view_n_local(state->seen->view, place->rank, &n_keys));
     CPL_TRY(make_blocks(core));
+    CPL_TRY(CPLI_LIST_SEND(&layer->lists, state->blocks, place->n_spans,
+                           &state->kernel_blocks));
     const cpli_buffer buffers[] = {
-        {&state->keys, n_keys, cpli_core_kv_width(core), true},
-        {&state->d_keys, n_keys, cpli_core_kv_width(core), false},
+        {&state->keys, n_keys, cpli_core_kv_width(core), CPLI_KEPT},
+        {&state->d_keys, n_keys, cpli_core_kv_width(core), CPLI_SCRATCH},
     };
     CPL_TRY(
         cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));
-    return cpli_core_workspace(core, &state->workspace);
+    return cpli_core_workspace(core, place->n_spans, n_keys, &state->workspace);
 }
 
 static cpl_status forward(cpli_core *core)
@@ -109,7 +112,7 @@ static cpl_status forward(cpli_core *core)
     CPL_TRY(cpli_check_view(core->layer, state->keys, state->seen->view));
     cpl_attention attention =
         cpli_core_attention(core, state->keys, state->workspace);
-    attention.blocks = state->blocks;
+    attention.blocks = state->kernel_blocks;
     attention.n_blocks = core->layer->place->n_spans;
     core->layer->kernels->attention(&attention);
     return CPL_OK;
@@ -120,7 +123,7 @@ static cpl_status backward(cpli_core *core)
     gather_state *state = core->state;
     cpl_attention_backward attention =
         cpli_core_backward(core, state->keys, state->d_keys, state->workspace);
-    attention.forward.blocks = state->blocks;
+    attention.forward.blocks = state->kernel_blocks;
     attention.forward.n_blocks = core->layer->place->n_spans;
     core->layer->kernels->attention_backward(&attention);
     CPL_TRY(
@@ -134,7 +137,6 @@ static void release(cpli_core *core)
     if (state == NULL)
         return;
     cpl_plan_destroy(state->plan);
-    cpli_free(state->blocks);
     cpli_free(state);
 }
 

@@ -163,17 +163,18 @@ static cpl_status make_buffers(cpli_round *round)
     int64_t n = round->ring->max_rows;
     int64_t width = cpli_core_kv_width(round->core);
     const cpli_buffer buffers[] = {
-        {&round->keys[0], n, width, false},
-        {&round->keys[1], n, width, false},
-        {&round->mine[0], n, width, false},
-        {&round->mine[1], n, width, false},
-        {&round->theirs, n, width, false},
-        {&round->home, round->ring->n_rows, width, false},
+        {&round->keys[0], n, width, CPLI_SCRATCH},
+        {&round->keys[1], n, width, CPLI_SCRATCH},
+        {&round->mine[0], n, width, CPLI_SCRATCH},
+        {&round->mine[1], n, width, CPLI_SCRATCH},
+        {&round->theirs, n, width, CPLI_SCRATCH},
+        {&round->home, round->ring->n_rows, width, CPLI_SCRATCH},
     };
     if (round->ring->n_groups > 1)
         CPL_TRY(cpli_layer_buffers(round->core->layer, buffers,
                                    sizeof buffers / sizeof *buffers));
-    return cpli_core_workspace(round->core, &round->workspace);
+    return cpli_core_workspace(round->core, round->ring->max_blocks, n,
+                               &round->workspace);
 }
 
 cpl_status cpli_round_create(cpli_core *core, const cpli_ring *ring,
@@ -279,16 +280,17 @@ cpl_status cpli_round_forward(cpli_round *round, bool traced)
 
 /* At a later step d_kv starts from 0, also where nothing is added to it but
  * what others made. */
-static void attend_back(const cpli_round *round, int step, cpl_tensor *d_kv)
+static cpl_status attend_back(const cpli_round *round, int step,
+                              cpl_tensor *d_kv)
 {
     const cpli_turn *turn = turn_at(round, step);
     int origin = cpli_ring_origin(round->ring, round->ring->group, step);
     if (step > 0) {
         if (step > round->ring->last[origin])
-            return;
-        cpl_tensor_fill(d_kv, 0);
+            return CPL_OK;
+        CPL_TRY(cpl_tensor_fill(d_kv, 0));
         if (turn->n_blocks == 0)
-            return;
+            return CPL_OK;
     }
     cpl_attention_backward attention = cpli_core_backward(
         round->core, keys_at(round, step), d_kv, round->workspace);
@@ -296,6 +298,7 @@ static void attend_back(const cpli_round *round, int step, cpl_tensor *d_kv)
     attention.forward.n_blocks = turn->n_blocks;
     attention.forward.accumulate = step > 0;
     round->core->layer->kernels->attention_backward(&attention);
+    return CPL_OK;
 }
 
 static void add(const cpli_round *round, const cpl_tensor *x, cpl_tensor *y)
@@ -317,7 +320,7 @@ static cpl_status step_back(const cpli_round *round, int step)
     CPL_TRY(start_keys(round, step, false));
     CPL_TRY(start(hop->gradients, before, round->theirs));
     CPL_TRY(start(hop->home, before, round->home));
-    attend_back(round, step, mine);
+    CPL_TRY(attend_back(round, step, mine));
     CPL_TRY(finish_keys(round, step, false));
     CPL_TRY(finish(hop->gradients));
     CPL_TRY(finish(hop->home));
@@ -330,7 +333,7 @@ cpl_status cpli_round_backward(cpli_round *round)
 {
     int n = round->ring->n_groups;
     CPL_TRY(start_keys(round, 0, false));
-    attend_back(round, 0, round->core->d_kv);
+    CPL_TRY(attend_back(round, 0, round->core->d_kv));
     CPL_TRY(finish_keys(round, 0, false));
     for (int step = 1; step < n; step++)
         CPL_TRY(step_back(round, step));

@@ -151,15 +151,17 @@ static cpl_status fill(cpli_core *core, gqa_past *past)
     int64_t parts = n_ranks_of(core->layer->place) * core->n_rows;
     int64_t width = core->heads * core->value_dim;
     const cpli_buffer buffers[] = {
-        {&inner->q, n, core->heads * core->key_dim, false},
-        {&inner->o, n, width, false},
-        {&inner->lse, n, core->heads, false},
-        {&past->o_parts, parts, width, false},
-        {&past->lse_parts, parts, core->heads, false},
+        {&inner->q, n, core->heads * core->key_dim, CPLI_SCRATCH},
+        {&inner->o, n, width, CPLI_SCRATCH},
+        {&inner->lse, n, core->heads, CPLI_SCRATCH | CPLI_WIDE},
+        {&past->o_parts, parts, width, CPLI_SCRATCH},
+        {&past->lse_parts, parts, core->heads, CPLI_SCRATCH | CPLI_WIDE},
     };
     CPL_TRY(cpli_layer_buffers(core->layer, buffers,
                                sizeof buffers / sizeof *buffers));
-    return cpli_core_workspace(inner, &past->workspace);
+    return cpli_core_workspace(inner, MAX_BLOCKS,
+                               cpl_tensor_n_rows(core->layer->cache->rows),
+                               &past->workspace);
 }
 
 cpl_status cpli_past_create(cpli_core *core, gqa_past **out)
@@ -198,8 +200,8 @@ static cpl_status bring_queries(cpli_core *core, bool traced)
     CPL_TRY(cpli_carrier_start(&past->queries, core->q, queries, traced));
     CPL_TRY(cpli_carrier_finish(&past->queries));
     if (traced && queries->trace != NULL)
-        cpli_trace_runs(queries, past->all.runs, past->all.n_spans,
-                        layer->place->rank, layer->name);
+        return cpli_trace_runs(queries, past->all.runs, past->all.n_spans,
+                               layer->place->rank, layer->name);
     return CPL_OK;
 }
 
@@ -247,23 +249,24 @@ static void attend(cpli_core *core)
 }
 
 /* What came home must stand where it came from, rank by rank. */
-static void check_home(const cpli_core *core)
+static cpl_status check_home(const cpli_core *core)
 {
     const cpl_place *place = core->layer->place;
     const gqa_past *past = core->past;
     const all_rows *all = &past->all;
     cpl_tensor part = *past->o_parts;
     if (part.trace == NULL)
-        return;
+        return CPL_OK;
     for (int r = 0; r < n_ranks_of(place); r++)
         for (int64_t i = all->first[place->rank];
              i < all->first[place->rank + 1]; i++) {
             part.trace =
                 past->o_parts->trace + r * place->n_rows + all->slots[i];
             part.shape[0] = all->spans[i].length;
-            cpli_trace_runs(&part, &all->runs[i], 1, place->rank,
-                            core->layer->name);
+            CPL_TRY(cpli_trace_runs(&part, &all->runs[i], 1, place->rank,
+                                    core->layer->name));
         }
+    return CPL_OK;
 }
 
 static cpl_status bring_home(cpli_core *core, bool traced)
@@ -276,9 +279,7 @@ static cpl_status bring_home(cpli_core *core, bool traced)
     CPL_TRY(cpli_carrier_start(&past->lse, past->inner.lse, past->lse_parts,
                                false));
     CPL_TRY(cpli_carrier_finish(&past->lse));
-    if (traced)
-        check_home(core);
-    return CPL_OK;
+    return traced ? check_home(core) : CPL_OK;
 }
 
 static void merge_part(const cpli_core *core, const cpl_span *span, int rank)

@@ -145,8 +145,8 @@ cpl_status cpli_ring_check(const cpl_layer *layer, const cpli_ring *ring,
     CPL_TRY_GO(CPL_ALLOC(shard->n_pieces + 1, &runs), end);
     fill_runs(cpl_layout_stream(place->layout), shard,
               cpl_tensor_n_rows(tensor), runs);
-    cpli_trace_runs(tensor, runs, shard->n_pieces + 1, place->rank,
-                    layer->name);
+    status = cpli_trace_runs(tensor, runs, shard->n_pieces + 1, place->rank,
+                             layer->name);
 end:
     cpli_free(runs);
     destroy_shards(shard, 1);
@@ -271,13 +271,19 @@ static cpl_status make_turns(cpli_ring *ring, const group_rows *shards)
     int64_t n = 0;
     for (int step = 0; step < ring->n_groups; step++)
         n += list_blocks(ring, shards, step, NULL);
-    CPL_TRY(CPL_ALLOC(n, &ring->blocks));
-    cpl_attention_block *blocks = ring->blocks;
+    cpl_attention_block *blocks, *sent;
+    CPL_TRY(CPLI_LIST_MAKE(&ring->lists, n, &blocks));
+    n = 0;
     for (int step = 0; step < ring->n_groups; step++) {
         cpli_turn *turn = &ring->turns[step];
-        turn->blocks = blocks;
-        turn->n_blocks = list_blocks(ring, shards, step, blocks);
-        blocks += turn->n_blocks;
+        turn->n_blocks = list_blocks(ring, shards, step, blocks + n);
+        ring->max_blocks = cpli_max(ring->max_blocks, turn->n_blocks);
+        n += turn->n_blocks;
+    }
+    CPL_TRY(CPLI_LIST_SEND(&ring->lists, blocks, n, &sent));
+    for (int step = 0; step < ring->n_groups; step++) {
+        ring->turns[step].blocks = sent;
+        sent += ring->turns[step].n_blocks;
     }
     return CPL_OK;
 }
@@ -371,7 +377,7 @@ end:
 static void destroy(cpli_ring *ring)
 {
     cpli_free(ring->n_rows_of);
-    cpli_free(ring->blocks);
+    cpli_lists_free(&ring->lists);
     cpli_free(ring->turns);
     cpli_free(ring->first);
     cpli_free(ring->last);
@@ -401,6 +407,7 @@ static cpl_status create(const cpl_place *place, int a2a, int64_t window,
     ring->a2a = a2a;
     ring->n_groups = n_ranks / a2a;
     ring->group = place->rank / a2a;
+    ring->lists.comm = place->memory;
     ring->window = window;
     cpl_status status = fill(place, ring);
     if (status != CPL_OK) {

@@ -21,7 +21,7 @@
 
 /* What a rank does with the shard of one group. */
 typedef struct cpli_turn {
-    cpl_attention_block *blocks; /* inside those of the ring */
+    cpl_attention_block *blocks; /* where kernels read them */
     int64_t n_blocks;
 } cpli_turn;
 
@@ -32,7 +32,8 @@ struct cpli_ring {
     int64_t *n_rows_of; /* of each group's shard */
     int64_t n_rows;     /* of this group's */
     int64_t max_rows;   /* of the largest */
-    cpl_attention_block *blocks;
+    int64_t max_blocks; /* of a turn */
+    cpli_lists lists;
     cpli_turn *turns; /* n_groups, by step */
     /* By group: the steps at which its keys are first and last seen by another
      * group; 0: never. */

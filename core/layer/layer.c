@@ -11,15 +11,16 @@
 cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
                              cpl_dtype dtype, cpl_layer **out)
 {
-    const cpl_kernels *kernels = cpl_kernels_for("cpu", dtype);
-    if (kernels == NULL)
-        return CPL_UNSUPPORTED;
     cpl_layer *layer;
+    if (dtype != CPL_F64 && dtype != CPL_F32 && dtype != CPL_BF16)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "%s: layers compute in f64, f32 or bf16, not in %s",
+                         ops->kind, cpl_dtype_name(dtype));
     CPL_TRY(cpli_alloc(1, bytes, (void **)&layer));
     layer->ops = ops;
     layer->alike.kind = ops;
-    layer->kernels = kernels;
     layer->dtype = dtype;
+    layer->wide = dtype == CPL_BF16 ? CPL_F32 : dtype;
     *out = layer;
     return CPL_OK;
 }
@@ -31,31 +32,47 @@ void cpli_layer_param(cpl_layer *layer, const char *name, cpli_draw draw,
     cpl_param_info *info = &layer->params[layer->n_params];
     layer->draws[layer->n_params++] = draw;
     info->name = name;
+    info->dtype = layer->dtype;
     info->n_dims = columns > 0 ? 2 : 1;
     info->shape[0] = rows;
     info->shape[1] = columns;
 }
 
+void cpli_layer_wide_param(cpl_layer *layer, const char *name, cpli_draw draw,
+                           int64_t rows, int64_t columns)
+{
+    cpli_layer_param(layer, name, draw, rows, columns);
+    layer->params[layer->n_params - 1].dtype = layer->wide;
+}
+
 static cpl_status make_buffer(cpl_layer *layer, const cpli_buffer *buffer,
                               cpl_tensor **out)
 {
+    cpl_place *place = layer->place;
     int64_t shape[] = {buffer->rows, buffer->width};
-    if (buffer->is_kept && !layer->place->shares_kept)
-        return cpl_tensor_create(layer->dtype, 2, shape, layer->place->comm,
-                                 out);
-    cpli_alike owner = buffer->is_kept ? layer->alike : (cpli_alike){0};
+    cpl_dtype dtype =
+        (buffer->use & CPLI_WIDE) != 0 ? layer->wide : layer->dtype;
+    bool is_kept = (buffer->use & CPLI_KEPT) != 0;
+    if (is_kept && !place->shares_kept)
+        return cpl_tensor_create(dtype, 2, shape, place->comm, out);
+    cpli_alike owner = is_kept ? layer->alike : (cpli_alike){0};
     void *data;
     size_t bytes =
-        (size_t)(buffer->rows * buffer->width) * cpl_dtype_bytes(layer->dtype);
-    CPL_TRY(cpli_place_kept(layer->place, owner, bytes, &data));
-    return cpl_tensor_wrap(data, layer->dtype, 2, shape, out);
+        (size_t)(buffer->rows * buffer->width) * cpl_dtype_bytes(dtype);
+    CPL_TRY(cpli_place_kept(place, owner, bytes, &data));
+    return cpli_tensor_over(data, dtype, 2, shape, place->memory, out);
+}
+
+static cpl_status make_room(cpl_layer *layer, size_t n)
+{
+    return cpli_realloc((void **)&layer->tensors, (size_t)layer->n_tensors + n,
+                        sizeof *layer->tensors);
 }
 
 cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
                               size_t n)
 {
-    CPL_TRY(cpli_realloc((void **)&layer->tensors, (size_t)layer->n_tensors + n,
-                         sizeof *layer->tensors));
+    CPL_TRY(make_room(layer, n));
     for (size_t i = 0; i < n; i++) {
         cpl_tensor *tensor;
         CPL_TRY(make_buffer(layer, &buffers[i], &tensor));
@@ -63,6 +80,52 @@ cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
         *buffers[i].tensor = tensor;
     }
     return CPL_OK;
+}
+
+cpl_status cpli_layer_numbers(cpl_layer *layer, cpl_dtype dtype, int64_t n,
+                              cpl_tensor **out)
+{
+    CPL_TRY(make_room(layer, 1));
+    CPL_TRY(cpl_tensor_create(dtype, 1, &n, layer->place->comm, out));
+    layer->tensors[layer->n_tensors++] = *out;
+    return CPL_OK;
+}
+
+/* ---- rows ---- */
+
+cpli_columns cpli_columns_of(const cpl_tensor *matrix, int64_t row,
+                             int64_t column)
+{
+    int64_t width = cpl_tensor_width(matrix);
+    size_t bytes = cpl_dtype_bytes(matrix->dtype);
+    return (cpli_columns){
+        (char *)matrix->data + (size_t)(row * width + column) * bytes, width};
+}
+
+void cpli_move_columns(const cpl_layer *layer, int64_t n, int64_t width,
+                       cpli_columns from, cpli_columns to, bool add)
+{
+    layer->kernels->move_rows(&(cpl_move_rows){.x = from.data,
+                                               .y = to.data,
+                                               .n = n,
+                                               .width = width,
+                                               .x_stride = from.stride,
+                                               .y_stride = to.stride,
+                                               .add = add});
+}
+
+void cpli_move_wide_rows(const cpl_layer *layer, int64_t n, int64_t width,
+                         const void *x, const int64_t *from, void *y,
+                         const int64_t *to)
+{
+    layer->wide_kernels->move_rows(&(cpl_move_rows){.x = x,
+                                                    .y = y,
+                                                    .from = from,
+                                                    .to = to,
+                                                    .n = n,
+                                                    .width = width,
+                                                    .x_stride = width,
+                                                    .y_stride = width});
 }
 
 /* ---- slices ---- */
@@ -106,8 +169,7 @@ cpli_block cpli_matrix(const cpl_layer *layer, int param)
         .param = param, .rows = info->shape[0], .columns = info->shape[1]};
 }
 
-/* Where the block begins in its parameter. */
-static int64_t offset_of(const cpl_layer *layer, const cpli_block *block)
+int64_t cpli_block_offset(const cpl_layer *layer, const cpli_block *block)
 {
     return block->row * layer->params[block->param].shape[1] + block->column;
 }
@@ -118,7 +180,7 @@ void cpli_project_block(const cpl_layer *layer, cpli_block block, int64_t n,
     layer->kernels->matmul(
         &(cpl_matmul){.a = x,
                       .b = cpli_at(layer, cpli_weight(layer, block.param),
-                                   offset_of(layer, &block)),
+                                   cpli_block_offset(layer, &block)),
                       .c = y,
                       .m = n,
                       .n = block.rows,
@@ -135,12 +197,12 @@ void cpli_project_block_backward(const cpl_layer *layer, cpli_block block,
                                  const void *dy, int64_t lddy, void *dx,
                                  int64_t lddx, bool accumulate)
 {
-    int64_t offset = offset_of(layer, &block);
+    int64_t offset = cpli_block_offset(layer, &block);
     int64_t stride = layer->params[block.param].shape[1];
     layer->kernels->matmul(&(cpl_matmul){
         .a = dy,
         .b = x,
-        .c = cpli_at(layer, cpli_grad(layer, block.param), offset),
+        .c = cpli_at_wide(layer, cpli_grad(layer, block.param), offset),
         .m = block.rows,
         .n = block.columns,
         .k = n,
@@ -148,6 +210,7 @@ void cpli_project_block_backward(const cpl_layer *layer, cpli_block block,
         .ldb = ldx,
         .ldc = stride,
         .transpose_a = true,
+        .wide_c = true,
         .alpha = 1,
         .beta = 1});
     if (dx == NULL)
@@ -193,7 +256,7 @@ cpl_status cpli_check_view(const cpl_layer *layer, const cpl_tensor *tensor,
     CPL_TRY(CPL_ALLOC(n_runs, &runs));
     cpl_status status = cpl_view_runs(view, rank, runs);
     if (status == CPL_OK)
-        cpli_trace_runs(tensor, runs, n_runs, rank, layer->name);
+        status = cpli_trace_runs(tensor, runs, n_runs, rank, layer->name);
     cpli_free(runs);
     return status;
 }
@@ -239,20 +302,25 @@ static double draw(cpli_draw how, uint64_t key, uint64_t i, int64_t columns)
     return 0;
 }
 
-static cpl_status check_param(const cpl_layer *layer, int i,
-                              const cpl_tensor *tensor)
+static cpl_status check_param(const cpl_layer *layer, int i, const char *what,
+                              const cpl_tensor *tensor, cpl_dtype dtype)
 {
     const cpl_param_info *info = &layer->params[i];
-    bool same = tensor->dtype == layer->dtype && tensor->n_dims == info->n_dims;
+    bool same = tensor->dtype == dtype && tensor->n_dims == info->n_dims;
     for (int d = 0; same && d < info->n_dims; d++)
         same = tensor->shape[d] == info->shape[d];
     if (same)
         return CPL_OK;
     return cpli_fail(
-        CPL_MISMATCH,
-        "%s: parameter %s is %s of %lld x %lld, not what was given",
-        layer->ops->kind, info->name, cpl_dtype_name(layer->dtype),
+        CPL_MISMATCH, "%s: %s %s is %s of %lld x %lld, not what was given",
+        layer->ops->kind, what, info->name, cpl_dtype_name(dtype),
         (long long)info->shape[0], (long long)cpli_max(info->shape[1], 1));
+}
+
+static cpl_status check_weight(const cpl_layer *layer, int i,
+                               const cpl_tensor *tensor)
+{
+    return check_param(layer, i, "parameter", tensor, layer->params[i].dtype);
 }
 
 cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
@@ -261,22 +329,31 @@ cpl_status cpl_layer_init(const cpl_layer *layer, int i, uint64_t seed,
     if (i < 0 || i >= layer->n_params)
         return cpli_fail(CPL_INVALID, "%s: no parameter %d of %d",
                          layer->ops->kind, i, layer->n_params);
-    CPL_TRY(check_param(layer, i, param));
+    CPL_TRY(check_weight(layer, i, param));
+    bool is_here = cpli_device_of(param->comm) == NULL;
+    void *values = param->data;
+    if (!is_here)
+        CPL_TRY(cpli_alloc(1, cpl_tensor_bytes(param), &values));
     uint64_t key = cpl_random_key(seed, name);
     int64_t n = cpl_tensor_n_elements(param);
     for (int64_t j = 0; j < n; j++)
         cpl_dtype_store(
-            param->dtype, param->data, j,
+            param->dtype, values, j,
             draw(layer->draws[i], key, (uint64_t)j, layer->params[i].shape[1]));
-    return CPL_OK;
+    if (is_here)
+        return CPL_OK;
+    cpl_status status = cpl_tensor_upload(param, values);
+    cpli_free(values);
+    return status;
 }
 
 cpl_status cpl_layer_bind(cpl_layer *layer, cpl_tensor *const *params,
                           cpl_tensor *const *grads)
 {
     for (int i = 0; i < layer->n_params; i++) {
-        CPL_TRY(check_param(layer, i, params[i]));
-        CPL_TRY(check_param(layer, i, grads[i]));
+        CPL_TRY(check_weight(layer, i, params[i]));
+        CPL_TRY(
+            check_param(layer, i, "the gradient of", grads[i], layer->wide));
     }
     memcpy(layer->weights, params, (size_t)layer->n_params * sizeof *params);
     memcpy(layer->grads, grads, (size_t)layer->n_params * sizeof *grads);
@@ -289,12 +366,14 @@ static void release(cpl_layer *layer)
         layer->ops->release(layer);
     for (int64_t i = 0; i < layer->n_tensors; i++)
         cpl_tensor_destroy(layer->tensors[i]);
+    cpli_lists_free(&layer->lists);
     cpli_free(layer->tensors);
     cpli_free(layer->name);
     layer->tensors = NULL;
     layer->n_tensors = 0;
     layer->name = NULL;
     layer->place = NULL;
+    layer->kernels = layer->wide_kernels = NULL;
     layer->cache = NULL;
     layer->x = NULL;
 }
@@ -314,8 +393,16 @@ static cpl_status begin(cpl_layer *layer, const char *name, cpl_place *place)
     layer->place = place;
     layer->cache = layer->bound_cache;
     layer->n_rows = place->n_rows;
+    layer->lists.comm = place->memory;
     cpli_place_begin_scratch(place);
     return CPL_OK;
+}
+
+static cpl_status find_kernels(const cpl_layer *layer, cpl_dtype dtype,
+                               const cpl_kernels **out)
+{
+    *out = cpl_comm_kernels(layer->place->comm, dtype);
+    return *out != NULL ? CPL_OK : CPL_UNSUPPORTED;
 }
 
 static cpl_status prepare(cpl_layer *layer)
@@ -325,6 +412,9 @@ static cpl_status prepare(cpl_layer *layer)
                          "%s: %s layers do not split by tensor parallelism (tp "
                          "= %d)",
                          layer->name, layer->ops->kind, layer->place->tp);
+    CPL_TRY(find_kernels(layer, layer->dtype, &layer->kernels));
+    CPL_TRY(find_kernels(layer, layer->wide, &layer->wide_kernels));
+    CPL_ASSERT(layer->kernels->wide == layer->wide);
     return layer->ops->prepare != NULL ? layer->ops->prepare(layer) : CPL_OK;
 }
 
@@ -370,10 +460,11 @@ static cpl_status check_contract(const cpl_layer *layer,
         tensor, place->layout, place->rank, layer->name);
 }
 
-static void poison(const cpl_layer *layer)
+static cpl_status poison(const cpl_layer *layer)
 {
-    if (cpl_faults_here()->poison_scratch != 0)
-        cpli_place_poison_scratch(layer->place);
+    if (cpl_faults_here()->poison_scratch == 0)
+        return CPL_OK;
+    return cpli_place_poison_scratch(layer->place);
 }
 
 cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
@@ -384,7 +475,7 @@ cpl_status cpl_layer_forward(cpl_layer *layer, const cpl_tensor *x,
     CPL_TRY(check_rows(layer, "y", y, layer->out_width, layer->dtype));
     CPL_TRY(check_contract(layer, x));
     layer->x = x;
-    poison(layer);
+    CPL_TRY(poison(layer));
     CPL_TRY(layer->ops->forward(layer, x, y));
     return cpl_tensor_mark_like(y, x);
 }
@@ -403,7 +494,7 @@ cpl_status cpl_layer_backward(cpl_layer *layer, const cpl_tensor *dy,
                          "%s: there is no backward through a cache of keys",
                          layer->name);
     CPL_TRY(check_contract(layer, dy));
-    poison(layer);
+    CPL_TRY(poison(layer));
     CPL_TRY(layer->ops->backward(layer, dy, dx));
     return dx != NULL ? cpl_tensor_mark_like(dx, dy) : CPL_OK;
 }

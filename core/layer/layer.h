@@ -40,8 +40,9 @@ typedef struct cpli_layer_ops {
 struct cpl_layer {
     const cpli_layer_ops *ops;
     cpli_alike alike;
-    const cpl_kernels *kernels;
     cpl_dtype dtype;
+    cpl_dtype wide; /* of what kernels.h calls WIDE: gradients of parameters,
+                       and more */
     int64_t in_width, out_width;
     bool takes_tokens; /* x holds I32 tokens, one a row */
 
@@ -54,6 +55,9 @@ struct cpl_layer {
     /* Since prepare. */
     char *name;
     cpl_place *place;
+    const cpl_kernels *kernels;      /* that work in the place's memory */
+    const cpl_kernels *wide_kernels; /* where all arrays are wide */
+    cpli_lists lists;
     int64_t n_rows;       /* of the place */
     cpl_tensor **tensors; /* owned buffers */
     int64_t n_tensors;
@@ -70,20 +74,53 @@ cpl_status cpli_layer_create(const cpli_layer_ops *ops, size_t bytes,
 /* Declares the next parameter, 1 or 2 dims (columns 0: one dim). */
 void cpli_layer_param(cpl_layer *layer, const char *name, cpli_draw draw,
                       int64_t rows, int64_t columns);
-/* A buffer of the layer's dtype, [rows, width], in the transport's memory. One
- * that is kept holds, from forward to backward, what backward reads; the others
- * are scratch, shared by all layers of the place. Where the place shares what
- * is kept, layers that are alike have it in turn. */
+/* The same for one that kernels take wide. */
+void cpli_layer_wide_param(cpl_layer *layer, const char *name, cpli_draw draw,
+                           int64_t rows, int64_t columns);
+/* What a buffer is for; uses may be joined. */
+enum {
+    CPLI_SCRATCH, /* within one forward or one backward; all layers of the place
+                     share it */
+    CPLI_KEPT,    /* holds, from forward to backward, what backward reads. Where
+                     the place shares what is kept, layers that are alike have
+                     it in turn */
+    CPLI_WIDE     /* of the wide dtype; else of the layer's */
+};
+/* A buffer [rows, width] in the transport's memory. */
 typedef struct cpli_buffer {
     cpl_tensor **tensor;
     int64_t rows, width;
-    bool is_kept;
+    int use;
 } cpli_buffer;
 
 /* Takes buffers for the place; they go with the layer or at the next prepare.
  */
 cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
                               size_t n);
+/* n zeros in the transport's memory, the layer's alone. */
+cpl_status cpli_layer_numbers(cpl_layer *layer, cpl_dtype dtype, int64_t n,
+                              cpl_tensor **out);
+
+/* ---- rows ---- */
+
+/* Columns of a matrix: where those of its first row lie. */
+typedef struct cpli_columns {
+    void *data;
+    int64_t stride;
+} cpli_columns;
+
+/* From a column on, and from a row on. */
+cpli_columns cpli_columns_of(const cpl_tensor *matrix, int64_t row,
+                             int64_t column);
+/* n rows of `width` elements of the layer's dtype: `to` becomes `from`, or with
+ * `add` gets it added. */
+void cpli_move_columns(const cpl_layer *layer, int64_t n, int64_t width,
+                       cpli_columns from, cpli_columns to, bool add);
+/* Row to[i] of y becomes row from[i] of x, dense rows of `width` wide elements;
+ * a NULL list is i itself, a row from -1 zeros. */
+void cpli_move_wide_rows(const cpl_layer *layer, int64_t n, int64_t width,
+                         const void *x, const int64_t *from, void *y,
+                         const int64_t *to);
 
 /* ---- slices ---- */
 
@@ -112,6 +149,8 @@ typedef struct cpli_block {
 
 /* All of them. */
 cpli_block cpli_matrix(const cpl_layer *layer, int param);
+/* Elements of the parameter, or of its gradient, before the block. */
+int64_t cpli_block_offset(const cpl_layer *layer, const cpli_block *block);
 
 /* n rows: y (stride ldy) = x (stride ldx) W', W = the block, [out, in]. */
 void cpli_project_block(const cpl_layer *layer, cpli_block block, int64_t n,
@@ -139,6 +178,13 @@ static inline void *cpli_at(const cpl_layer *layer, const void *array,
                             int64_t n)
 {
     return (char *)array + (size_t)n * cpl_dtype_bytes(layer->dtype);
+}
+
+/* The same for wide arrays. */
+static inline void *cpli_at_wide(const cpl_layer *layer, const void *array,
+                                 int64_t n)
+{
+    return (char *)array + (size_t)n * cpl_dtype_bytes(layer->wide);
 }
 
 static inline void *cpli_grad(const cpl_layer *layer, int i)

@@ -45,21 +45,37 @@ cpl_status cpl_layer_linear(const cpl_linear_config *config, cpl_dtype dtype,
     return CPL_OK;
 }
 
-static cpl_status embedding_forward(cpl_layer *layer, const cpl_tensor *x,
-                                    cpl_tensor *y)
+static int64_t vocabulary_of(const cpl_layer *layer)
 {
-    const int32_t *tokens = x->data;
-    int64_t vocabulary = layer->params[0].shape[0];
+    return layer->params[0].shape[0];
+}
+
+/* Tokens on a device are not to be read here; there a token that is not in the
+ * vocabulary gives NaN. */
+static cpl_status check_tokens(const cpl_layer *layer, const int32_t *tokens)
+{
+    int64_t vocabulary = vocabulary_of(layer);
+    if (cpli_device_of(layer->place->comm) != NULL)
+        return CPL_OK;
     for (int64_t i = 0; i < layer->n_rows; i++)
         if (tokens[i] >= vocabulary)
             return cpli_fail(
                 CPL_INVALID, "%s: token %d in slot %lld, vocabulary of %lld",
                 layer->name, tokens[i], (long long)i, (long long)vocabulary);
-    layer->kernels->embedding(&(cpl_embedding){.table = cpli_weight(layer, 0),
-                                               .tokens = tokens,
-                                               .y = y->data,
-                                               .n_rows = layer->n_rows,
-                                               .width = layer->out_width});
+    return CPL_OK;
+}
+
+static cpl_status embedding_forward(cpl_layer *layer, const cpl_tensor *x,
+                                    cpl_tensor *y)
+{
+    CPL_TRY(check_tokens(layer, x->data));
+    layer->kernels->embedding(
+        &(cpl_embedding){.table = cpli_weight(layer, 0),
+                         .tokens = x->data,
+                         .y = y->data,
+                         .n_rows = layer->n_rows,
+                         .width = layer->out_width,
+                         .vocabulary = vocabulary_of(layer)});
     return CPL_OK;
 }
 
@@ -74,7 +90,8 @@ static cpl_status embedding_backward(cpl_layer *layer, const cpl_tensor *dy,
                                   .dy = dy->data,
                                   .grad_table = cpli_grad(layer, 0),
                                   .n_rows = layer->n_rows,
-                                  .width = layer->out_width});
+                                  .width = layer->out_width,
+                                  .vocabulary = vocabulary_of(layer)});
     return CPL_OK;
 }
 

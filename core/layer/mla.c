@@ -43,7 +43,6 @@ typedef struct mla_layer {
     int64_t out_width; /* heads * value_dim */
 
     cpli_core core; /* one kv head; values are the first kv_rank of the keys */
-    int64_t *rotary;
     cpl_tensor *q_down, *q_normed; /* [n, q_rank] */
     cpl_tensor *q_up;              /* [n, heads, q_dim] */
     cpl_tensor *kv_down;           /* [n, key_dim]: c before its norm, k_rope */
@@ -62,23 +61,23 @@ static cpl_status prepare_buffers(mla_layer *mla)
     int64_t keys = mla->heads.n * mla->key_dim;
     int64_t values = mla->heads.n * c->kv_rank;
     const cpli_buffer buffers[] = {
-        {&mla->q_down, n, c->q_rank, true},
-        {&mla->q_normed, n, c->q_rank, true},
-        {&mla->q_up, n, mla->q_width, true},
-        {&mla->kv_down, n, mla->key_dim, true},
-        {&mla->out, n, mla->out_width, true},
-        {&core->q, n, keys, true},
-        {&core->kv, n, mla->key_dim, true},
-        {&core->o, n, values, true},
-        {&core->lse, n, mla->heads.n, true},
-        {&mla->d_q_down, n, c->q_rank, false},
-        {&mla->d_q_normed, n, c->q_rank, false},
-        {&mla->d_q_up, n, mla->q_width, false},
-        {&mla->d_kv_down, n, mla->key_dim, false},
-        {&mla->d_out, n, mla->out_width, false},
-        {&core->d_q, n, keys, false},
-        {&core->d_kv, n, mla->key_dim, false},
-        {&core->d_o, n, values, false},
+        {&mla->q_down, n, c->q_rank, CPLI_KEPT},
+        {&mla->q_normed, n, c->q_rank, CPLI_KEPT},
+        {&mla->q_up, n, mla->q_width, CPLI_KEPT},
+        {&mla->kv_down, n, mla->key_dim, CPLI_KEPT},
+        {&mla->out, n, mla->out_width, CPLI_KEPT},
+        {&core->q, n, keys, CPLI_KEPT},
+        {&core->kv, n, mla->key_dim, CPLI_KEPT},
+        {&core->o, n, values, CPLI_KEPT},
+        {&core->lse, n, mla->heads.n, CPLI_KEPT | CPLI_WIDE},
+        {&mla->d_q_down, n, c->q_rank, CPLI_SCRATCH},
+        {&mla->d_q_normed, n, c->q_rank, CPLI_SCRATCH},
+        {&mla->d_q_up, n, mla->q_width, CPLI_SCRATCH},
+        {&mla->d_kv_down, n, mla->key_dim, CPLI_SCRATCH},
+        {&mla->d_out, n, mla->out_width, CPLI_SCRATCH},
+        {&core->d_q, n, keys, CPLI_SCRATCH},
+        {&core->d_kv, n, mla->key_dim, CPLI_SCRATCH},
+        {&core->d_o, n, values, CPLI_SCRATCH},
     };
     return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
 }
@@ -103,43 +102,56 @@ static cpl_status prepare(cpl_layer *layer)
                             .mode = mla->mode};
     cpli_core_keeps_apart(&mla->core);
     CPL_TRY(cpli_core_prepare(&mla->core));
-    CPL_TRY(CPL_ALLOC(layer->n_rows, &mla->rotary));
     return prepare_buffers(mla);
 }
 
 static void release(cpl_layer *layer)
 {
-    mla_layer *mla = (mla_layer *)layer;
-    cpli_core_release(&mla->core);
-    cpli_free(mla->rotary);
-    mla->rotary = NULL;
+    cpli_core_release(&((mla_layer *)layer)->core);
 }
 
 /* ---- parts of rows ---- */
 
-/* The same columns of every row. */
+/* The same columns of every row, a head's; the next head's are `step` on. */
 typedef struct part {
-    void *data; /* of the first row */
-    int64_t stride;
+    void *data; /* of the first row, and of the rank's first head */
+    int64_t stride, step;
 } part;
+
+static part heads_of(const mla_layer *mla, const cpl_tensor *rows,
+                     int64_t first, int64_t step)
+{
+    return (part){cpli_at(&mla->base, rows->data, first),
+                  cpl_tensor_width(rows), step};
+}
 
 static part part_of(const mla_layer *mla, const cpl_tensor *rows, int64_t first)
 {
-    return (part){cpli_at(&mla->base, rows->data, first),
-                  cpl_tensor_width(rows)};
+    return heads_of(mla, rows, first, 0);
 }
 
-/* Of the rank's head h, rows of KV_UP: U_h [nope_dim, kv_rank], then V_h. */
-static part up_of(const mla_layer *mla, const void *param, int64_t head,
-                  bool is_value)
+static part head_of(const mla_layer *mla, part heads, int64_t head)
 {
-    int64_t row = (mla->heads.first + head) * mla->up_dim +
-                  (is_value ? mla->config.nope_dim : 0);
-    return (part){cpli_at(&mla->base, param, row * mla->config.kv_rank),
-                  mla->config.kv_rank};
+    heads.data = cpli_at(&mla->base, heads.data, head * heads.step);
+    return heads;
 }
 
-/* y [n, width] = x [n, depth] w, or x w' with w stored [width, depth]. */
+/* Of the rank's heads, rows of KV_UP: U_h [nope_dim, kv_rank], then V_h; or of
+ * its gradient. */
+static part up_of(const mla_layer *mla, bool is_grad, bool is_value)
+{
+    const cpl_layer *layer = &mla->base;
+    int64_t kv_rank = mla->config.kv_rank;
+    int64_t row =
+        mla->heads.first * mla->up_dim + (is_value ? mla->config.nope_dim : 0);
+    void *data =
+        is_grad ? cpli_at_wide(layer, cpli_grad(layer, KV_UP), row * kv_rank)
+                : cpli_at(layer, cpli_weight(layer, KV_UP), row * kv_rank);
+    return (part){data, kv_rank, mla->up_dim * kv_rank};
+}
+
+/* Of each head, y [n, width] = x [n, depth] w, or x w' with w stored [width,
+ * depth]. */
 static void multiply(const mla_layer *mla, part x, int64_t depth, part w,
                      bool transposed, part y, int64_t width)
 {
@@ -153,10 +165,14 @@ static void multiply(const mla_layer *mla, part x, int64_t depth, part w,
                                             .ldb = w.stride,
                                             .ldc = y.stride,
                                             .transpose_b = transposed,
-                                            .alpha = 1});
+                                            .alpha = 1,
+                                            .batch = mla->heads.n,
+                                            .a_step = x.step,
+                                            .b_step = w.step,
+                                            .c_step = y.step});
 }
 
-/* w [depth, width] += x' dy. */
+/* Of each head, w [depth, width] += x' dy, a gradient. */
 static void add_product(const mla_layer *mla, part x, int64_t depth, part dy,
                         int64_t width, part w)
 {
@@ -170,8 +186,13 @@ static void add_product(const mla_layer *mla, part x, int64_t depth, part dy,
                                             .ldb = dy.stride,
                                             .ldc = w.stride,
                                             .transpose_a = true,
+                                            .wide_c = true,
                                             .alpha = 1,
-                                            .beta = 1});
+                                            .beta = 1,
+                                            .batch = mla->heads.n,
+                                            .a_step = x.step,
+                                            .b_step = dy.step,
+                                            .c_step = w.step});
 }
 
 /* The rank's heads in Q_UP and in O_PROJ. */
@@ -199,7 +220,7 @@ static void rotate(const mla_layer *mla, part x, part y, bool inverse)
         return;
     mla->base.kernels->rope(&(cpl_rope){.x = x.data,
                                         .y = y.data,
-                                        .positions = mla->rotary,
+                                        .positions = mla->core.positions,
                                         .n_rows = mla->base.n_rows,
                                         .heads = 1,
                                         .width = dim,
@@ -242,7 +263,7 @@ static void norm_backward(const mla_layer *mla, int param, part x, part dy,
 
 /* ---- forward ---- */
 
-static void make_keys(mla_layer *mla, const void *x)
+static void make_keys(const mla_layer *mla, const void *x)
 {
     const cpl_layer *layer = &mla->base;
     int64_t rank = mla->config.kv_rank;
@@ -258,7 +279,7 @@ static void make_keys(mla_layer *mla, const void *x)
 static part query_input(const mla_layer *mla, const void *x)
 {
     if (mla->config.q_rank == 0)
-        return (part){cpli_at(&mla->base, x, 0), mla->base.in_width};
+        return (part){cpli_at(&mla->base, x, 0), mla->base.in_width, 0};
     return part_of(mla, mla->q_normed, 0);
 }
 
@@ -277,36 +298,32 @@ static void make_queries(mla_layer *mla, const void *x)
 {
     const cpl_layer *layer = &mla->base;
     const cpl_mla_config *c = &mla->config;
-    const void *up = cpli_weight(layer, KV_UP);
     part input = query_input(mla, x);
+    part nope = heads_of(mla, mla->q_up, 0, mla->q_dim);
+    part rope = heads_of(mla, mla->q_up, c->nope_dim, mla->q_dim);
+    part latent = heads_of(mla, mla->core.q, 0, mla->key_dim);
+    part rotated = heads_of(mla, mla->core.q, c->kv_rank, mla->key_dim);
     make_query_latents(mla, x);
     cpli_project_block(layer, query_block(mla), layer->n_rows, input.data,
                        input.stride, mla->q_up->data, mla->q_width);
-    for (int64_t h = 0; h < mla->heads.n; h++) {
-        int64_t from = h * mla->q_dim;
-        int64_t to = h * mla->key_dim;
-        multiply(mla, part_of(mla, mla->q_up, from), c->nope_dim,
-                 up_of(mla, up, h, false), false, part_of(mla, mla->core.q, to),
-                 c->kv_rank);
-        rotate(mla, part_of(mla, mla->q_up, from + c->nope_dim),
-               part_of(mla, mla->core.q, to + c->kv_rank), false);
-    }
+    multiply(mla, nope, c->nope_dim, up_of(mla, false, false), false, latent,
+             c->kv_rank);
+    for (int64_t h = 0; h < mla->heads.n; h++)
+        rotate(mla, head_of(mla, rope, h), head_of(mla, rotated, h), false);
 }
 
 static void expand_result(mla_layer *mla)
 {
     const cpl_mla_config *c = &mla->config;
-    const void *up = cpli_weight(&mla->base, KV_UP);
-    for (int64_t h = 0; h < mla->heads.n; h++)
-        multiply(mla, part_of(mla, mla->core.o, h * c->kv_rank), c->kv_rank,
-                 up_of(mla, up, h, true), true,
-                 part_of(mla, mla->out, h * c->value_dim), c->value_dim);
+    multiply(mla, heads_of(mla, mla->core.o, 0, c->kv_rank), c->kv_rank,
+             up_of(mla, false, true), true,
+             heads_of(mla, mla->out, 0, c->value_dim), c->value_dim);
 }
 
 static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
 {
     mla_layer *mla = (mla_layer *)layer;
-    cpli_core_rotary(&mla->core, mla->rotary);
+    CPL_TRY(cpli_core_rotary(&mla->core));
     make_keys(mla, x->data);
     make_queries(mla, x->data);
     CPL_TRY(cpl_tensor_mark_like(mla->core.kv, x));
@@ -321,17 +338,13 @@ static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
 
 static void result_backward(mla_layer *mla)
 {
-    const cpl_layer *layer = &mla->base;
     const cpl_mla_config *c = &mla->config;
-    for (int64_t h = 0; h < mla->heads.n; h++) {
-        part d_out = part_of(mla, mla->d_out, h * c->value_dim);
-        part o = part_of(mla, mla->core.o, h * c->kv_rank);
-        multiply(mla, d_out, c->value_dim,
-                 up_of(mla, cpli_weight(layer, KV_UP), h, true), false,
-                 part_of(mla, mla->core.d_o, h * c->kv_rank), c->kv_rank);
-        add_product(mla, d_out, c->value_dim, o, c->kv_rank,
-                    up_of(mla, cpli_grad(layer, KV_UP), h, true));
-    }
+    part d_out = heads_of(mla, mla->d_out, 0, c->value_dim);
+    multiply(mla, d_out, c->value_dim, up_of(mla, false, true), false,
+             heads_of(mla, mla->core.d_o, 0, c->kv_rank), c->kv_rank);
+    add_product(mla, d_out, c->value_dim,
+                heads_of(mla, mla->core.o, 0, c->kv_rank), c->kv_rank,
+                up_of(mla, true, true));
 }
 
 static void query_latents_backward(mla_layer *mla, void *dx)
@@ -352,18 +365,15 @@ static void queries_backward(mla_layer *mla, void *dx)
 {
     const cpl_layer *layer = &mla->base;
     const cpl_mla_config *c = &mla->config;
-    for (int64_t h = 0; h < mla->heads.n; h++) {
-        int64_t to = h * mla->q_dim;
-        int64_t from = h * mla->key_dim;
-        part d_latent = part_of(mla, mla->core.d_q, from);
-        multiply(mla, d_latent, c->kv_rank,
-                 up_of(mla, cpli_weight(layer, KV_UP), h, false), true,
-                 part_of(mla, mla->d_q_up, to), c->nope_dim);
-        add_product(mla, part_of(mla, mla->q_up, to), c->nope_dim, d_latent,
-                    c->kv_rank, up_of(mla, cpli_grad(layer, KV_UP), h, false));
-        rotate(mla, part_of(mla, mla->core.d_q, from + c->kv_rank),
-               part_of(mla, mla->d_q_up, to + c->nope_dim), true);
-    }
+    part d_latent = heads_of(mla, mla->core.d_q, 0, mla->key_dim);
+    part d_rotated = heads_of(mla, mla->core.d_q, c->kv_rank, mla->key_dim);
+    part d_rope = heads_of(mla, mla->d_q_up, c->nope_dim, mla->q_dim);
+    multiply(mla, d_latent, c->kv_rank, up_of(mla, false, false), true,
+             heads_of(mla, mla->d_q_up, 0, mla->q_dim), c->nope_dim);
+    add_product(mla, heads_of(mla, mla->q_up, 0, mla->q_dim), c->nope_dim,
+                d_latent, c->kv_rank, up_of(mla, true, false));
+    for (int64_t h = 0; h < mla->heads.n; h++)
+        rotate(mla, head_of(mla, d_rotated, h), head_of(mla, d_rope, h), true);
     part input = query_input(mla, layer->x->data);
     void *d_input = c->q_rank > 0 ? mla->d_q_normed->data : dx;
     cpli_project_block_backward(layer, query_block(mla), layer->n_rows,

@@ -14,17 +14,15 @@ static cpl_status prepare(cpl_layer *layer)
 
 static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
 {
-    cpli_ffn_forward(layer, &((mlp_layer *)layer)->ffn, 0, 0, layer->n_rows,
-                     x->data, y->data);
+    cpli_ffn_forward(layer, &((mlp_layer *)layer)->ffn, NULL, x->data, y->data);
     return CPL_OK;
 }
 
 static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
                            cpl_tensor *dx)
 {
-    cpli_ffn_backward(layer, &((mlp_layer *)layer)->ffn, 0, 0, layer->n_rows,
-                      layer->x->data, dy->data, dx != NULL ? dx->data : NULL,
-                      false);
+    cpli_ffn_backward(layer, &((mlp_layer *)layer)->ffn, NULL, layer->x->data,
+                      dy->data, dx != NULL ? dx->data : NULL, false);
     return CPL_OK;
 }
 

@@ -25,11 +25,15 @@ typedef struct moe_layer {
     cpl_tensor *shared_gate;      /* [n, 1] */
     cpl_tensor *logits;           /* [n, E], and their gradient */
     cpl_tensor *d_weights, *d_out, *d_shared, *d_shared_gate;
-    int32_t *chosen;  /* [n, k] */
-    int64_t *places;  /* [n, k] */
-    int64_t *offsets; /* [E + 1] */
-    double *balance;  /* [2 E], see balance() */
-    double margin, aux_loss;
+    /* What kernels make, and the host looks at for a report alone. */
+    cpl_tensor *chosen, *places;    /* [n, k] */
+    cpl_tensor *offsets;            /* [E + 1] */
+    cpl_tensor *margin;             /* [1] */
+    cpl_tensor *load;               /* [2 E]: see cpl_moe_load */
+    cpl_tensor *d_probs, *aux_loss; /* [E], [1]: of the balance */
+    cpl_sum *sum;                   /* of the load over the group */
+    cpl_span *all;                  /* all rows, for a fault */
+    int64_t *reported;              /* offsets, for the caller of a report */
 } moe_layer;
 
 static bool has_shared(const moe_layer *moe)
@@ -37,13 +41,23 @@ static bool has_shared(const moe_layer *moe)
     return moe->config.shared_width > 0;
 }
 
-static cpl_status take_integers(moe_layer *moe)
+static cpl_status take_numbers(moe_layer *moe)
 {
-    int64_t choices = moe->base.n_rows * moe->config.top_k;
-    CPL_TRY(CPL_ALLOC(choices, &moe->chosen));
-    CPL_TRY(CPL_ALLOC(choices, &moe->places));
-    CPL_TRY(CPL_ALLOC(moe->config.experts + 1, &moe->offsets));
-    return CPL_ALLOC(2 * moe->config.experts, &moe->balance);
+    cpl_layer *layer = &moe->base;
+    int64_t choices = layer->n_rows * moe->config.top_k;
+    int64_t experts = moe->config.experts;
+    CPL_TRY(cpli_layer_numbers(layer, CPL_I32, choices, &moe->chosen));
+    CPL_TRY(cpli_layer_numbers(layer, CPL_I64, choices, &moe->places));
+    CPL_TRY(cpli_layer_numbers(layer, CPL_I64, experts + 1, &moe->offsets));
+    CPL_TRY(cpli_layer_numbers(layer, CPL_F64, 1, &moe->margin));
+    CPL_TRY(cpli_layer_numbers(layer, CPL_F64, 2 * experts, &moe->load));
+    CPL_TRY(cpli_layer_numbers(layer, CPL_F64, experts, &moe->d_probs));
+    CPL_TRY(cpli_layer_numbers(layer, CPL_F64, 1, &moe->aux_loss));
+    CPL_TRY(CPLI_LIST_MAKE(&layer->lists, experts + 1, &moe->reported));
+    cpl_span *all;
+    CPL_TRY(CPLI_LIST_MAKE(&layer->lists, 1, &all));
+    all->length = layer->n_rows;
+    return CPLI_LIST_SEND(&layer->lists, all, 1, &moe->all);
 }
 
 static cpl_status take_shared(moe_layer *moe)
@@ -51,10 +65,10 @@ static cpl_status take_shared(moe_layer *moe)
     cpl_layer *layer = &moe->base;
     int64_t n = layer->n_rows;
     const cpli_buffer buffers[] = {
-        {&moe->shared_out, n, layer->in_width, true},
-        {&moe->shared_gate, n, 1, true},
-        {&moe->d_shared, n, layer->in_width, false},
-        {&moe->d_shared_gate, n, 1, false},
+        {&moe->shared_out, n, layer->in_width, CPLI_KEPT},
+        {&moe->shared_gate, n, 1, CPLI_KEPT},
+        {&moe->d_shared, n, layer->in_width, CPLI_SCRATCH},
+        {&moe->d_shared_gate, n, 1, CPLI_SCRATCH},
     };
     CPL_TRY(cpli_ffn_prepare(layer, &moe->shared, "shared_width", n));
     return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
@@ -66,15 +80,18 @@ static cpl_status prepare(cpl_layer *layer)
     int64_t n = layer->n_rows;
     int64_t slots = n * moe->config.top_k;
     const cpli_buffer buffers[] = {
-        {&moe->probs, n, moe->config.experts, true},
-        {&moe->weights, n, moe->config.top_k, true},
-        {&moe->grouped, slots, layer->in_width, true},
-        {&moe->out, slots, layer->in_width, true},
-        {&moe->logits, n, moe->config.experts, false},
-        {&moe->d_weights, n, moe->config.top_k, false},
-        {&moe->d_out, slots, layer->in_width, false},
+        {&moe->probs, n, moe->config.experts, CPLI_KEPT | CPLI_WIDE},
+        {&moe->weights, n, moe->config.top_k, CPLI_KEPT | CPLI_WIDE},
+        {&moe->grouped, slots, layer->in_width, CPLI_KEPT},
+        {&moe->out, slots, layer->in_width, CPLI_KEPT},
+        {&moe->logits, n, moe->config.experts, CPLI_SCRATCH},
+        {&moe->d_weights, n, moe->config.top_k, CPLI_SCRATCH | CPLI_WIDE},
+        {&moe->d_out, slots, layer->in_width, CPLI_SCRATCH},
     };
-    CPL_TRY(take_integers(moe));
+    if (moe->config.aux_coefficient > 0)
+        CPL_TRY(cpl_sum_create(layer->place->comm, CPL_F64,
+                               2 * moe->config.experts, &moe->sum));
+    CPL_TRY(take_numbers(moe));
     CPL_TRY(cpli_ffn_prepare(layer, &moe->experts, "width", slots));
     if (has_shared(moe))
         CPL_TRY(take_shared(moe));
@@ -84,13 +101,8 @@ static cpl_status prepare(cpl_layer *layer)
 static void release(cpl_layer *layer)
 {
     moe_layer *moe = (moe_layer *)layer;
-    cpli_free(moe->chosen);
-    cpli_free(moe->places);
-    cpli_free(moe->offsets);
-    cpli_free(moe->balance);
-    moe->chosen = NULL;
-    moe->places = moe->offsets = NULL;
-    moe->balance = NULL;
+    cpl_sum_destroy(moe->sum);
+    moe->sum = NULL;
 }
 
 /* Who goes to whom, and the rows in the order of their experts. */
@@ -99,7 +111,6 @@ static void dispatch(moe_layer *moe, const cpl_tensor *x)
     cpl_layer *layer = &moe->base;
     const cpl_moe_config *c = &moe->config;
     const cpl_place *place = layer->place;
-    cpl_span all = {.length = layer->n_rows};
     bool all_rows = cpl_faults_here()->route_padding != 0;
     cpli_project(layer, moe->router, x->data, layer->in_width,
                  moe->logits->data, c->experts);
@@ -107,59 +118,47 @@ static void dispatch(moe_layer *moe, const cpl_tensor *x)
         &(cpl_moe_route){.logits = moe->logits->data,
                          .probs = moe->probs->data,
                          .weights = moe->weights->data,
-                         .chosen = moe->chosen,
-                         .margin = &moe->margin,
-                         .spans = all_rows ? &all : place->spans,
+                         .chosen = moe->chosen->data,
+                         .margin = moe->margin->data,
+                         .spans = all_rows ? moe->all : place->kernel_spans,
                          .n_spans = all_rows ? 1 : place->n_spans,
                          .n_rows = layer->n_rows,
                          .experts = c->experts,
                          .top_k = c->top_k,
                          .renormalise = c->renormalise});
-    layer->kernels->moe_group(&(cpl_moe_group){.chosen = moe->chosen,
-                                               .places = moe->places,
-                                               .offsets = moe->offsets,
+    layer->kernels->moe_group(&(cpl_moe_group){.chosen = moe->chosen->data,
+                                               .places = moe->places->data,
+                                               .offsets = moe->offsets->data,
                                                .n_rows = layer->n_rows,
                                                .experts = c->experts,
                                                .top_k = c->top_k});
-    layer->kernels->moe_dispatch(&(cpl_moe_dispatch){.x = x->data,
-                                                     .places = moe->places,
-                                                     .y = moe->grouped->data,
-                                                     .n_rows = layer->n_rows,
-                                                     .top_k = c->top_k,
-                                                     .width = layer->in_width});
+    layer->kernels->moe_dispatch(
+        &(cpl_moe_dispatch){.x = x->data,
+                            .places = moe->places->data,
+                            .y = moe->grouped->data,
+                            .n_rows = layer->n_rows,
+                            .top_k = c->top_k,
+                            .width = layer->in_width});
 }
 
-/*
- * The loss that balances the load (Fedus, Zoph, Shazeer, arXiv 2101.03961):
- * coefficient E sum f_e P_e, with f_e the choices of expert e and P_e the sum
- * of its probs, both over the group and per token. Only P_e has a gradient,
- * coefficient E f_e / tokens for each token; `balance` holds it afterwards.
- */
+/* The loss that balances the load of the group, and what it gives back. */
 static cpl_status balance(moe_layer *moe)
 {
-    int64_t n_experts = moe->config.experts;
-    double *choices = moe->balance;
-    double *probs = moe->balance + n_experts;
-    for (int64_t e = 0; e < n_experts; e++) {
-        choices[e] = (double)(moe->offsets[e + 1] - moe->offsets[e]);
-        probs[e] = 0;
-        for (int64_t i = 0; i < moe->base.n_rows; i++)
-            probs[e] += cpl_dtype_load(moe->base.dtype, moe->probs->data,
-                                       i * n_experts + e);
-    }
-    CPL_TRY(cpl_comm_sum(moe->base.place->comm, moe->balance, 2 * n_experts,
-                         CPL_F64));
-    double tokens = 0;
-    for (int64_t e = 0; e < n_experts; e++)
-        tokens += choices[e] / moe->config.top_k;
-    double factor = tokens > 0 ? moe->config.aux_coefficient *
-                                     (double)n_experts / (tokens * tokens)
-                               : 0;
-    moe->aux_loss = 0;
-    for (int64_t e = 0; e < n_experts; e++) {
-        moe->aux_loss += factor * choices[e] * probs[e];
-        moe->balance[e] = factor * choices[e];
-    }
+    const cpl_layer *layer = &moe->base;
+    const cpl_moe_config *c = &moe->config;
+    layer->kernels->moe_load(&(cpl_moe_load){.probs = moe->probs->data,
+                                             .offsets = moe->offsets->data,
+                                             .load = moe->load->data,
+                                             .n_rows = layer->n_rows,
+                                             .experts = c->experts});
+    CPL_TRY(cpl_sum_execute(moe->sum, moe->load));
+    layer->kernels->moe_balance(
+        &(cpl_moe_balance){.load = moe->load->data,
+                           .loss = moe->aux_loss->data,
+                           .dprobs = moe->d_probs->data,
+                           .experts = c->experts,
+                           .top_k = c->top_k,
+                           .coefficient = c->aux_coefficient});
     return CPL_OK;
 }
 
@@ -167,7 +166,7 @@ static cpl_moe_combine combination(const moe_layer *moe)
 {
     cpl_moe_combine p = {.h = moe->out->data,
                          .weights = moe->weights->data,
-                         .places = moe->places,
+                         .places = moe->places->data,
                          .n_rows = moe->base.n_rows,
                          .top_k = moe->config.top_k,
                          .width = moe->base.in_width};
@@ -182,12 +181,10 @@ static cpl_status forward(cpl_layer *layer, const cpl_tensor *x, cpl_tensor *y)
 {
     moe_layer *moe = (moe_layer *)layer;
     dispatch(moe, x);
-    for (int64_t e = 0; e < moe->config.experts; e++)
-        cpli_ffn_forward(layer, &moe->experts, e, moe->offsets[e],
-                         moe->offsets[e + 1] - moe->offsets[e],
-                         moe->grouped->data, moe->out->data);
+    cpli_ffn_forward(layer, &moe->experts, moe->offsets->data,
+                     moe->grouped->data, moe->out->data);
     if (has_shared(moe)) {
-        cpli_ffn_forward(layer, &moe->shared, 0, 0, layer->n_rows, x->data,
+        cpli_ffn_forward(layer, &moe->shared, NULL, x->data,
                          moe->shared_out->data);
         cpli_project(layer, moe->shared_gate_proj, x->data, layer->in_width,
                      moe->shared_gate->data, 1);
@@ -203,12 +200,10 @@ static void experts_backward(moe_layer *moe, cpl_tensor *dx)
 {
     cpl_layer *layer = &moe->base;
     void *d = moe->d_out->data; /* in place: of the results, then of the rows */
-    for (int64_t e = 0; e < moe->config.experts; e++)
-        cpli_ffn_backward(layer, &moe->experts, e, moe->offsets[e],
-                          moe->offsets[e + 1] - moe->offsets[e],
-                          moe->grouped->data, d, d, false);
+    cpli_ffn_backward(layer, &moe->experts, moe->offsets->data,
+                      moe->grouped->data, d, d, false);
     layer->kernels->moe_combine(&(cpl_moe_combine){.h = d,
-                                                   .places = moe->places,
+                                                   .places = moe->places->data,
                                                    .y = dx->data,
                                                    .n_rows = layer->n_rows,
                                                    .top_k = moe->config.top_k,
@@ -222,16 +217,16 @@ static void router_backward(moe_layer *moe, cpl_tensor *dx)
     const cpl_moe_config *c = &moe->config;
     /* Of the balance the first of those who split the layer speaks for all. */
     bool has_balance = c->aux_coefficient > 0 && layer->place->tp_rank == 0;
-    layer->kernels->moe_route_backward(
-        &(cpl_moe_route_backward){.probs = moe->probs->data,
-                                  .dweights = moe->d_weights->data,
-                                  .dprobs = has_balance ? moe->balance : NULL,
-                                  .chosen = moe->chosen,
-                                  .dlogits = moe->logits->data,
-                                  .n_rows = layer->n_rows,
-                                  .experts = c->experts,
-                                  .top_k = c->top_k,
-                                  .renormalise = c->renormalise});
+    layer->kernels->moe_route_backward(&(cpl_moe_route_backward){
+        .probs = moe->probs->data,
+        .dweights = moe->d_weights->data,
+        .dprobs = has_balance ? moe->d_probs->data : NULL,
+        .chosen = moe->chosen->data,
+        .dlogits = moe->logits->data,
+        .n_rows = layer->n_rows,
+        .experts = c->experts,
+        .top_k = c->top_k,
+        .renormalise = c->renormalise});
     cpli_project_backward(layer, moe->router, layer->x->data, layer->in_width,
                           moe->logits->data, c->experts, dx->data,
                           layer->in_width, true);
@@ -256,7 +251,7 @@ static cpl_status backward(cpl_layer *layer, const cpl_tensor *dy,
     router_backward(moe, dx);
     if (!has_shared(moe))
         return CPL_OK;
-    cpli_ffn_backward(layer, &moe->shared, 0, 0, layer->n_rows, layer->x->data,
+    cpli_ffn_backward(layer, &moe->shared, NULL, layer->x->data,
                       moe->d_shared->data, dx->data, true);
     cpli_project_backward(layer, moe->shared_gate_proj, layer->x->data,
                           layer->in_width, moe->d_shared_gate->data, 1,
@@ -322,15 +317,15 @@ cpl_status cpl_layer_moe(const cpl_moe_config *config, cpl_dtype dtype,
 
 cpl_status cpl_layer_moe_report(const cpl_layer *layer, cpl_moe_report *out)
 {
-    const moe_layer *moe = (const moe_layer *)layer;
+    moe_layer *moe = (moe_layer *)layer;
     if (layer->ops != &ops || layer->x == NULL)
         return cpli_fail(CPL_INVALID,
                          "%s: only a mixture of experts that ran forward "
                          "has routed tokens",
                          layer->ops->kind);
     *out = (cpl_moe_report){.experts = moe->config.experts,
-                            .offsets = moe->offsets,
-                            .margin = moe->margin,
-                            .aux_loss = moe->aux_loss};
-    return CPL_OK;
+                            .offsets = moe->reported};
+    CPL_TRY(cpl_tensor_download(moe->offsets, moe->reported));
+    CPL_TRY(cpl_tensor_download(moe->margin, &out->margin));
+    return cpl_tensor_download(moe->aux_loss, &out->aux_loss);
 }

@@ -1,8 +1,6 @@
 /* place.c: see place.h. */
 #include "place.h"
 
-#include "comm/comm.h"
-
 static cpl_status fill_positions(cpl_place *place)
 {
     cpl_span *spans;
@@ -25,7 +23,11 @@ static cpl_status fill(cpl_place *place)
     CPL_TRY(
         cpl_layout_chain(place->layout, place->rank, &place->links, &n_links));
     CPL_ASSERT(n_links == place->n_spans);
-    return fill_positions(place);
+    CPL_TRY(fill_positions(place));
+    CPL_TRY(CPLI_LIST_SEND(&place->lists, place->spans, place->n_spans,
+                           &place->kernel_spans));
+    return CPLI_LIST_SEND(&place->lists, place->positions, place->n_rows,
+                          &place->kernel_positions);
 }
 
 cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
@@ -40,6 +42,7 @@ cpl_status cpl_place_create(cpl_comm *comm, const cpl_layout *layout,
     CPL_TRY(CPL_ALLOC(1, &place));
     place->comm = comm;
     place->memory = cpli_comm_whole(comm);
+    place->lists.comm = place->memory;
     place->layout = layout;
     place->rank = cpl_comm_rank(comm);
     place->tp = 1;
@@ -72,6 +75,7 @@ void cpl_place_destroy(cpl_place *place)
     for (int64_t i = 0; i < place->n_scratch; i++)
         cpli_comm_free(place->memory, place->scratch[i].block);
     cpli_free(place->scratch);
+    cpli_lists_free(&place->lists);
     cpli_free(place->positions);
     cpl_free(place->links);
     cpl_free(place->spans);
@@ -178,11 +182,21 @@ void cpli_place_begin_scratch(cpl_place *place)
         place->scratch[i].is_taken = false;
 }
 
-void cpli_place_poison_scratch(cpl_place *place)
+cpl_status cpli_place_poison_scratch(cpl_place *place)
 {
-    for (int64_t i = 0; i < place->n_scratch; i++)
-        if (place->scratch[i].owner.kind == NULL)
-            memset(place->scratch[i].block, 0xff, place->scratch[i].bytes);
+    const cpli_device_ops *device = cpli_device_of(place->memory);
+    const unsigned char poison = 0xff;
+    for (int64_t i = 0; i < place->n_scratch; i++) {
+        const cpli_scratch *scratch = &place->scratch[i];
+        if (scratch->owner.kind != NULL)
+            continue;
+        if (device == NULL)
+            memset(scratch->block, poison, scratch->bytes);
+        else
+            CPL_TRY(device->fill(place->memory, scratch->block, &poison, 1,
+                                 (int64_t)scratch->bytes));
+    }
+    return CPL_OK;
 }
 
 cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out)

@@ -2,12 +2,12 @@
  * place.h: a place is one rank's part of a layout, made ready for layers: its
  * spans, the chain of its states, and the routes to the views that layers need
  * there. Built once per microbatch, shared by all layers that run in that
- * layout.
+ * layout. Lists are there for the host, and for kernels (lists.h).
  */
 #ifndef CPLI_PLACE_H
 #define CPLI_PLACE_H
 
-#include "base.h"
+#include "lists.h"
 
 typedef struct cpli_seen {
     cpl_view *view;
@@ -48,6 +48,9 @@ struct cpl_place {
     int64_t n_spans;
     cpl_link *links;    /* one a span */
     int64_t *positions; /* of each slot, inside its sequence; padding too */
+    cpli_lists lists;
+    cpl_span *kernel_spans; /* these two where kernels read them */
+    int64_t *kernel_positions;
     cpli_seen keys[CPLI_MAX_WINDOWS];
     int n_keys;
     cpli_seen whole;
@@ -67,7 +70,7 @@ cpl_status cpli_place_keys(cpl_place *place, int64_t window,
                            const cpli_seen **out);
 /* All positions, a slice of the row on each rank. Owned by the place. */
 cpl_status cpli_place_whole(cpl_place *place, const cpli_seen **out);
-/* Frees a list of rings. */
+/* Frees a chain of rings. */
 void cpli_rings_destroy(cpli_ring *ring);
 /* `width` positions before each real span. Owned by the place. */
 cpl_status cpli_place_halo(cpl_place *place, int64_t width,
@@ -87,6 +90,6 @@ cpl_status cpli_place_scratch(cpl_place *place, size_t bytes, void **out);
 cpl_status cpli_place_kept(cpl_place *place, cpli_alike owner, size_t bytes,
                            void **out);
 /* Every byte of what no layer keeps becomes 0xff: NaN. */
-void cpli_place_poison_scratch(cpl_place *place);
+cpl_status cpli_place_poison_scratch(cpl_place *place);
 
 #endif

@@ -88,6 +88,11 @@ static cpl_status divide(cpl_comm *comm, int64_t *t, int64_t n, int64_t by)
                               "cpl_cuda_trace_divide");
 }
 
+static cpl_status wait_for_all(cpl_comm *comm)
+{
+    return cpli_cuda_wait(cpli_cuda_of(comm), "a wait");
+}
+
 /* ---- lists of local moves ---- */
 
 static cpl_status reserve(cpl_comm *comm, cpli_carries *list)
@@ -130,10 +135,18 @@ static const cpli_device_ops device_ops = {
     .download = download,
     .copy = copy,
     .fill = fill,
+    .write_runs = cpli_cuda_write_runs,
+    .compare = cpli_cuda_compare,
+    .found = cpli_cuda_found,
     .divide = divide,
     .reserve = reserve,
     .release = release,
     .carry = carry,
+    .make_marks = cpli_cuda_make_marks,
+    .drop_marks = cpli_cuda_drop_marks,
+    .mark = cpli_cuda_mark,
+    .seconds = cpli_cuda_seconds,
+    .wait = wait_for_all,
     .begin_capture = cpli_cuda_begin_capture,
     .end_capture = cpli_cuda_end_capture,
     .launch = cpli_cuda_launch,
@@ -156,6 +169,8 @@ static void look(cpl_devices_found *out)
                      properties.name);
     }
     out->nccl = cpli_nccl_version(out->nccl_problem, sizeof out->nccl_problem);
+    out->cublas = cpli_cublas_version(out->cublas_problem,
+                                      sizeof out->cublas_problem);
 }
 
 static bool is_of_threads(const cpl_comm *host)

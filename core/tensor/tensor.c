@@ -70,6 +70,36 @@ cpl_status cpl_tensor_wrap(void *data, cpl_dtype dtype, int n_dims,
     return CPL_OK;
 }
 
+cpl_status cpli_tensor_over(void *data, cpl_dtype dtype, int n_dims,
+                            const int64_t *shape, cpl_comm *comm,
+                            cpl_tensor **out)
+{
+    CPL_TRY(cpl_tensor_wrap(data, dtype, n_dims, shape, out));
+    (*out)->comm = comm;
+    return CPL_OK;
+}
+
+cpl_status cpl_tensor_view(const cpl_tensor *of, int64_t first, int n_dims,
+                           const int64_t *shape, cpl_tensor **out)
+{
+    cpl_tensor *view;
+    int64_t room = cpl_tensor_n_elements(of) - first;
+    size_t skipped = (size_t)first * cpl_dtype_bytes(of->dtype);
+    CPL_TRY(cpli_tensor_over((char *)of->data + skipped, of->dtype, n_dims,
+                             shape, of->comm, &view));
+    if (first < 0 || cpl_tensor_n_elements(view) > room) {
+        int64_t n = cpl_tensor_n_elements(view);
+        cpl_tensor_destroy(view);
+        return cpli_fail(CPL_INVALID,
+                         "tensor: a view of %lld elements from %lld on, of a "
+                         "tensor of %lld",
+                         (long long)n, (long long)first,
+                         (long long)cpl_tensor_n_elements(of));
+    }
+    *out = view;
+    return CPL_OK;
+}
+
 void cpl_tensor_destroy(cpl_tensor *tensor)
 {
     if (tensor == NULL)
@@ -77,7 +107,7 @@ void cpl_tensor_destroy(cpl_tensor *tensor)
     cpli_drop_trace(tensor);
     if (tensor->spare != NULL)
         cpli_comm_free(tensor->comm, tensor->spare);
-    if (tensor->comm != NULL)
+    if (tensor->comm != NULL && tensor->block != NULL)
         cpli_comm_free(tensor->comm, tensor->block);
     else
         cpli_free(tensor->block);
@@ -145,6 +175,19 @@ void cpli_drop_trace(cpl_tensor *tensor)
     tensor->trace = NULL;
 }
 
+cpl_status cpli_clear_trace(cpl_tensor *tensor)
+{
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    const int64_t none = -1;
+    int64_t n = cpl_tensor_n_rows(tensor);
+    CPL_TRY(cpli_need_trace(tensor));
+    if (device != NULL)
+        return device->fill(tensor->comm, tensor->trace, &none, sizeof none, n);
+    for (int64_t i = 0; i < n; i++)
+        tensor->trace[i] = none;
+    return CPL_OK;
+}
+
 cpl_status cpl_tensor_get_trace(const cpl_tensor *tensor, int64_t *out)
 {
     const cpli_device_ops *device = cpli_device_of(tensor->comm);
@@ -171,15 +214,19 @@ cpl_status cpl_tensor_set_trace(cpl_tensor *tensor, const int64_t *positions)
 static cpl_status trace_layout(cpl_tensor *tensor, const cpl_layout *layout,
                                int rank)
 {
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    int64_t n_runs;
+    cpl_run *runs;
     CPL_TRY(cpli_need_trace(tensor));
-    if (cpli_device_of(tensor->comm) == NULL)
+    if (device == NULL)
         return cpl_layout_positions(layout, rank, tensor->trace);
-    int64_t *positions;
-    CPL_TRY(CPL_ALLOC(cpl_tensor_n_rows(tensor), &positions));
-    cpl_status status = cpl_layout_positions(layout, rank, positions);
+    CPL_TRY(cpl_layout_n_runs(layout, rank, &n_runs));
+    CPL_TRY(CPL_ALLOC(n_runs, &runs));
+    cpl_status status = cpl_layout_runs(layout, rank, runs);
     if (status == CPL_OK)
-        status = cpl_tensor_set_trace(tensor, positions);
-    cpli_free(positions);
+        status = device->write_runs(tensor->comm, tensor->trace,
+                                    cpl_tensor_n_rows(tensor), runs, n_runs);
+    cpli_free(runs);
     return status;
 }
 
@@ -254,6 +301,21 @@ cpl_status cpl_tensor_mark_like(cpl_tensor *tensor, const cpl_tensor *other)
     }
     tensor->layout = other->layout;
     tensor->layout_kind = other->layout_kind;
+    return CPL_OK;
+}
+
+cpl_status cpli_repeat_trace(cpl_tensor *tensor, const cpl_tensor *other)
+{
+    int64_t n = cpl_tensor_n_rows(other);
+    if (other->trace == NULL) {
+        cpli_drop_trace(tensor);
+        return CPL_OK;
+    }
+    CPL_TRY(check_same_device(tensor, other));
+    CPL_TRY(cpli_need_trace(tensor));
+    for (int64_t i = 0; n > 0 && i < cpl_tensor_n_rows(tensor); i += n)
+        CPL_TRY(copy_bytes(tensor, tensor->trace + i, other->trace,
+                           (size_t)n * sizeof *other->trace));
     return CPL_OK;
 }
 

@@ -7,47 +7,65 @@
 #include "tensor.h"
 #include "trace/trace.h"
 
-static void check_runs(const int64_t *trace, int64_t n_rows,
-                       const cpl_run *runs, int64_t n_runs, int rank,
-                       const char *who)
+static void tell(const cpli_wrong *wrong)
 {
+    cpli_trace_wrong(wrong->rows, wrong->check,
+                     "%s, rank %d, slot %lld: expected position %lld, found "
+                     "%lld",
+                     wrong->who, wrong->rank, (long long)wrong->slot,
+                     (long long)wrong->expected, (long long)wrong->found);
+}
+
+static void compare(const cpli_comparison *what)
+{
+    cpli_wrong wrong = {
+        .check = what->check, .who = what->who, .rank = what->rank};
     int64_t slot = 0;
-    cpl_counters_here()->trace_checks++;
-    for (int64_t i = 0; i < n_runs; i++)
-        for (int64_t j = 0; j < runs[i].length && slot < n_rows; j++, slot++) {
-            int64_t expected = runs[i].start < 0 ? -1 : runs[i].start + j;
-            if (trace[slot] != expected)
-                cpli_trace_wrong(1,
-                                 "%s, rank %d, slot %lld: expected position "
-                                 "%lld, found %lld",
-                                 who, rank, (long long)slot,
-                                 (long long)expected, (long long)trace[slot]);
+    for (int64_t i = 0; i < what->n_runs; i++) {
+        cpl_run run = what->runs[i];
+        for (int64_t j = 0; j < run.length && slot < what->n_rows; j++) {
+            int64_t expected = run.start < 0 ? -1 : run.start + j;
+            int64_t found = what->trace[slot];
+            if (found != expected && wrong.rows++ == 0) {
+                wrong.slot = slot;
+                wrong.expected = expected;
+                wrong.found = found;
+            }
+            slot++;
         }
-}
-
-void cpli_trace_runs(const cpl_tensor *tensor, const cpl_run *runs,
-                     int64_t n_runs, int rank, const char *who)
-{
-    check_runs(tensor->trace, cpl_tensor_n_rows(tensor), runs, n_runs, rank,
-               who);
-}
-
-/* A trace on a device is looked at here: traced steps are never timed. */
-static cpl_status check_trace(const cpl_tensor *tensor, const cpl_run *runs,
-                              int64_t n_runs, int rank, const char *who)
-{
-    int64_t n_rows = cpl_tensor_n_rows(tensor);
-    int64_t *trace;
-    if (cpli_device_of(tensor->comm) == NULL) {
-        cpli_trace_runs(tensor, runs, n_runs, rank, who);
-        return CPL_OK;
     }
-    CPL_TRY(CPL_ALLOC(n_rows, &trace));
-    cpl_status status = cpl_tensor_get_trace(tensor, trace);
-    if (status == CPL_OK)
-        check_runs(trace, n_rows, runs, n_runs, rank, who);
-    cpli_free(trace);
-    return status;
+    if (wrong.rows > 0)
+        tell(&wrong);
+}
+
+cpl_status cpli_trace_runs(const cpl_tensor *tensor, const cpl_run *runs,
+                           int64_t n_runs, int rank, const char *who)
+{
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    cpli_comparison what = {.trace = tensor->trace,
+                            .n_rows = cpl_tensor_n_rows(tensor),
+                            .runs = runs,
+                            .n_runs = n_runs,
+                            .check = ++cpl_counters_here()->trace_checks,
+                            .who = who,
+                            .rank = rank};
+    if (device != NULL)
+        return device->compare(tensor->comm, &what);
+    compare(&what);
+    return CPL_OK;
+}
+
+cpl_status cpl_trace_settle(cpl_comm *comm)
+{
+    cpl_comm *group = cpli_comm_whole(comm);
+    const cpli_device_ops *device = cpli_device_of(group);
+    cpli_wrong wrong = {0};
+    if (device == NULL)
+        return CPL_OK;
+    CPL_TRY(device->found(group, &wrong));
+    if (wrong.rows > 0)
+        tell(&wrong);
+    return CPL_OK;
 }
 
 /* Two layouts of one kind may still differ: another stream, order, tolerance.
@@ -87,7 +105,7 @@ cpl_status cpl_trace_check(const cpl_tensor *tensor, const cpl_layout *layout,
     CPL_TRY(CPL_ALLOC(n_runs, &runs));
     cpl_status status = cpl_layout_runs(layout, rank, runs);
     if (status == CPL_OK)
-        status = check_trace(tensor, runs, n_runs, rank, who);
+        status = cpli_trace_runs(tensor, runs, n_runs, rank, who);
     cpli_free(runs);
     return status;
 }

@@ -26,15 +26,15 @@ void cpl_trace_first_wrong(cpl_first_wrong *out)
     *out = first_wrong;
 }
 
-void cpli_trace_wrong(int64_t n, const char *format, ...)
+void cpli_trace_wrong(int64_t n, int64_t check, const char *format, ...)
 {
-    if (counters.wrong_rows == 0) {
+    if (first_wrong.check == 0 || check < first_wrong.check) {
         va_list arguments;
         va_start(arguments, format);
         vsnprintf(first_wrong.sentence, sizeof first_wrong.sentence, format,
                   arguments);
         va_end(arguments);
-        first_wrong.check = counters.trace_checks;
+        first_wrong.check = check;
     }
     counters.wrong_rows += n;
 }

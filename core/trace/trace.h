@@ -7,8 +7,9 @@
 
 #include "cplab.h"
 
-/* Counts `n` wrong rows; the first sentence since the reset is kept. */
-void cpli_trace_wrong(int64_t n, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* Counts `n` wrong rows of a check, from 1; the sentence of the earliest check
+ * since the reset is kept. */
+void cpli_trace_wrong(int64_t n, int64_t check, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

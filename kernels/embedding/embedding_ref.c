@@ -3,6 +3,13 @@
  */
 #include "entries.h"
 
+#include <math.h>
+
+static bool is_beyond(int64_t token, int64_t vocabulary)
+{
+    return vocabulary > 0 && token >= vocabulary;
+}
+
 void NAME(embedding)(const cpl_embedding *p)
 {
     const double *table = p->table;
@@ -10,7 +17,12 @@ void NAME(embedding)(const cpl_embedding *p)
     for (int64_t row = 0; row < p->n_rows; row++)
         for (int64_t i = 0; i < p->width; i++) {
             int64_t token = p->tokens[row];
-            y[row * p->width + i] = token < 0 ? 0 : table[token * p->width + i];
+            double value;
+            if (is_beyond(token, p->vocabulary))
+                value = NAN;
+            else
+                value = token < 0 ? 0 : table[token * p->width + i];
+            y[row * p->width + i] = value;
         }
 }
 
@@ -23,7 +35,7 @@ void NAME(embedding_backward)(const cpl_embedding_backward *p)
     for (int64_t row = 0; row < p->n_rows; row++)
         for (int64_t i = 0; i < p->width; i++) {
             int64_t token = p->tokens[row];
-            if (token >= 0)
+            if (token >= 0 && !is_beyond(token, p->vocabulary))
                 grad_table[token * p->width + i] += dy[row * p->width + i];
         }
 }

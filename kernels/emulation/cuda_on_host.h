@@ -260,6 +260,23 @@ CPLI_UNSEEN T __reduce_add_sync(unsigned mask, T value, CPLI_SITE)
     return sum;
 }
 
+/* The lanes of the mask that have the same value. */
+template <class T>
+CPLI_UNSEEN unsigned __match_any_sync(unsigned mask, T value, CPLI_SITE)
+{
+    static_assert(std::is_integral<T>::value, "integers only");
+    T all[32];
+    unsigned alike = 0;
+    std::memcpy(all,
+                emulation::warp_exchange(mask, &value, sizeof value, site_file,
+                                         site_line),
+                sizeof all);
+    for (int lane = 0; lane < 32; lane++)
+        if ((mask >> lane & 1) != 0 && all[lane] == value)
+            alike |= 1u << lane;
+    return alike;
+}
+
 /* ---- memory ---- */
 
 /* Threads of a block take turns on one core: only other streams see a fence. */
@@ -354,6 +371,18 @@ CPLI_ATOMIC(atomicXor, old ^ value)
 inline float rsqrtf(float x)
 {
     return 1.0f / std::sqrt(x);
+}
+
+/* Exact where |x| is small: pi x is then rounded once. */
+inline void sincospi(double x, double *sine, double *cosine)
+{
+    *sine = std::sin(M_PI * x);
+    *cosine = std::cos(M_PI * x);
+}
+
+inline double rsqrt(double x)
+{
+    return 1.0 / std::sqrt(x);
 }
 
 inline float __expf(float x)

@@ -25,21 +25,28 @@ static __device__ __forceinline__ int64_t row_stride()
     return (int64_t)gridDim.x * CPLI_THREADS;
 }
 
-static __device__ __forceinline__ int64_t
-expected_at(const cpl_cuda_check &check, int64_t slot)
+/* Of a check, or of positions to be written; slots within the runs. */
+template <typename T>
+static __device__ __forceinline__ int64_t expected_at(const T &list,
+                                                      int64_t slot)
 {
-    const int64_t run = cpli_search(check.run_ends, check.n_runs, slot);
-    const int64_t start = check.runs[run].start;
-    const int64_t begin = check.run_ends[run] - check.runs[run].length;
+    const int64_t run = cpli_search(list.run_ends, list.n_runs, slot);
+    const int64_t start = list.runs[run].start;
+    const int64_t begin = list.run_ends[run] - list.runs[run].length;
     return start < 0 ? -1 : start + (slot - begin);
+}
+
+template <typename T>
+static __device__ __forceinline__ int64_t n_covered(const T &list)
+{
+    return list.n_runs > 0 ? list.run_ends[list.n_runs - 1] : 0;
 }
 
 /* Counts, and finds the lowest wrong slot. Only who finds something writes. */
 extern "C" __global__ void __launch_bounds__(CPLI_THREADS)
     cpli_trace_compare(const __grid_constant__ cpl_cuda_check check)
 {
-    const int64_t covered =
-        check.n_runs > 0 ? check.run_ends[check.n_runs - 1] : 0;
+    const int64_t covered = n_covered(check);
     const int64_t n = check.n_rows < covered ? check.n_rows : covered;
     int64_t lowest = INT64_MAX;
     int64_t wrong = 0;
@@ -82,6 +89,25 @@ extern "C" int cpl_cuda_trace_check(const cpl_cuda_check *check,
     if (error != cudaSuccess)
         return error;
     return CPLI_LAUNCH(cpli_trace_keep, 1, 1, 0, stream, *check);
+}
+
+extern "C" __global__ void __launch_bounds__(CPLI_THREADS)
+    cpli_trace_write(const __grid_constant__ cpl_cuda_positions positions)
+{
+    const int64_t covered = n_covered(positions);
+    for (int64_t slot = first_row(); slot < positions.n_rows;
+         slot += row_stride())
+        positions.trace[slot] =
+            slot < covered ? expected_at(positions, slot) : -1;
+}
+
+extern "C" int cpl_cuda_trace_write(const cpl_cuda_positions *positions,
+                                    cpl_cuda_stream stream)
+{
+    if (positions->n_rows == 0)
+        return cudaSuccess;
+    return CPLI_LAUNCH(cpli_trace_write, grid_of(positions->n_rows),
+                       CPLI_THREADS, 0, stream, *positions);
 }
 
 extern "C" __global__ void __launch_bounds__(CPLI_THREADS)

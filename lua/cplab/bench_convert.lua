@@ -1,8 +1,9 @@
 --- The command `bench convert`: what changing the layout of rows costs, by size, layouts, method
--- and dtype, beside what copying as many rows costs on the same machine in the same run. Each row
--- of the table is checked bit for bit before a time of it is printed.
+-- and dtype, beside what copying as many rows costs on the same machine, or card, in the same run.
+-- Each row of the table is checked bit for bit, and with a trace, before a time of it is printed.
 -- @module cplab.bench_convert
 local cases = require "cplab.bench.cases"
+local clib = require "clib"
 local environment = require "cplab.environment"
 local figures = require "cplab.bench.figures"
 local options = require "cplab.bench.options"
@@ -10,6 +11,8 @@ local outcome = require "cplab.bench.outcome"
 local ranks = require "cplab.ranks"
 local statistics = require "cplab.bench.statistics"
 local tables = require "cplab.bench.table"
+
+local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
@@ -23,18 +26,42 @@ end
 
 -- ---- before the table ---------------------------------------------------------------
 
-local function survey(chosen)
+-- What the cards are called, by the number that stands behind their device.
+local function name_cards(cards, device)
+    local found = ffi.new "cpl_devices_found"
+    if not cards or C.cpl_host_look(device, found) ~= C.CPL_OK then return end
+    for _, card in ipairs(cards) do
+        local number = tonumber(card.device:match "%d+$")
+        card.name = number < C.CPL_MAX_DEVICES and ffi.string(found.names[number]) or nil
+    end
+end
+
+local function survey(chosen, device)
     local bytes = math.min(chosen.sizes[#chosen.sizes], MAX_SURVEY_BYTES)
     local results, failure = run_ranks(chosen, "survey", { bytes = bytes, iters = 9 })
     if not results then return nil, failure.reason end
     local measured = results[1]
     local function rate(seconds, n) return n * bytes / statistics.quantile(seconds, 0.5) / 1e9 end
-    local env = environment.describe { device = "cpu" }
+    local env = environment.describe { device = device }
+    env.cards = measured.cards
+    name_cards(env.cards, device)
+    -- Of the emulator rows are worth something, and times are not.
+    env.is_emulated = device == "cuda-emulated" or nil
     env.transport = measured.transport
     env.copy_bytes = bytes
     env.copy_one_rank = rate(measured.alone, 1)
     env.copy_all_ranks = rate(measured.all, chosen.cp * chosen.tp)
     return env
+end
+
+local function print_cards(env)
+    for _, card in ipairs(env.cards or {}) do
+        print(("# %s, %s: rank%s %s"):format(card.device, card.name or "unknown",
+            #card.ranks == 1 and "" or "s", table.concat(card.ranks, ", ")))
+    end
+    if env.is_emulated then
+        print("# emulated on the CPU: the rows are checked, the times mean nothing")
+    end
 end
 
 local function print_survey(env, chosen)
@@ -43,15 +70,17 @@ local function print_survey(env, chosen)
         env.cores == 1 and "" or "s"))
     print(("# transport %s, %d ranks (cp %d, tp %d), %d iterations after %d"):format(env.transport,
         chosen.cp * chosen.tp, chosen.cp, chosen.tp, chosen.iters, chosen.warmup))
-    print(("# memcpy of %d bytes: one rank alone %.2f GB/s, all ranks at once %.2f GB/s together")
-        :format(env.copy_bytes, env.copy_one_rank, env.copy_all_ranks))
+    print_cards(env)
+    print(("# %s of %d bytes: one rank alone %.2f GB/s, all ranks at once %.2f GB/s together")
+        :format(env.cards and "copies from device to device" or "memcpy", env.copy_bytes,
+            env.copy_one_rank, env.copy_all_ranks))
 end
 
 -- What all rows have in common, and the head. Returns the table, which prints its rows.
 local function begin_table(list, env)
     local rows = {}
     for i, case in ipairs(list) do rows[i] = figures.without_times(case) end
-    local shown = tables.new(rows, env.transport)
+    local shown = tables.new(rows, env.transport, env.cards ~= nil)
     for _, line in ipairs(shown:preface()) do print(line) end
     print(shown:head())
     return shown
@@ -82,10 +111,11 @@ end
 -- A method that nobody named, and that is none for this route or transport: said once, at the end,
 -- without the route, which stands behind a semicolon.
 local function leave_out(left_out, row)
-    local entry = left_out[row.method]
+    local method = row.method .. (row.launch == "graph" and " from a graph" or "")
+    local entry = left_out[method]
     if not entry then
-        entry = { method = row.method, reason = row.reason:match "^[^;]+", n = 0 }
-        left_out[row.method], left_out[#left_out + 1] = entry, entry
+        entry = { method = method, reason = row.reason:match "^[^;]+", n = 0 }
+        left_out[method], left_out[#left_out + 1] = entry, entry
     end
     entry.n = entry.n + 1
 end
@@ -125,8 +155,10 @@ local function nothing_to_run(list)
 end
 
 --- Carries the command out.
--- @tparam table arguments words of the command line, as `cplab.bench.options` reads them; json
--- @treturn number exit status: 1 where a row is wrong or ended with an error
+-- @tparam table arguments words of the command line, as `cplab.bench.options` reads them; json;
+-- device, transport
+-- @treturn number exit status: 1 where a row is wrong or ended with an error, 3 where there is no
+-- such device, or it does not serve so many ranks
 -- @treturn ?string what to tell the user
 function M.run(arguments)
     local _, processes = environment.transport()
@@ -135,8 +167,11 @@ function M.run(arguments)
     local list = cases.make(chosen)
     local nothing = nothing_to_run(list)
     if nothing then return 2, nothing end
-    local env, problem = survey(chosen)
-    if not env then return 1, "bench convert: " .. problem end
+    local device = arguments.device or "cpu"
+    local is_there, missing = environment.use_device(device, arguments.transport)
+    if not is_there then return chosen.on_device and 3 or 2, missing end
+    local env, problem = survey(chosen, device)
+    if not env then return chosen.on_device and 3 or 1, "bench convert: " .. problem end
     local shown
     if not arguments.json then
         print_survey(env, chosen)

@@ -133,7 +133,7 @@ local function feed(run, decoder, text, token_at, f)
     local taken = allocations(decoder.lab) - before
     if made.has_run then phase.allocations = math.max(phase.allocations, taken) end
     made.has_run = true
-    steps.add_trace(run.trace)
+    steps.add_trace(decoder.lab.comm, run.trace)
     if run.key then
         parity.add_rows(phase.sums, run.key, made.stack:outputs(),
             rows_in_text(text, made, decoder.lab.rank))

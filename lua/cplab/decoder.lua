@@ -243,7 +243,7 @@ end
 -- Collective. A wrong row on any rank fails the case.
 local function judge_trace(self)
     local trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" }
-    steps.add_trace(trace)
+    steps.add_trace(self.lab.comm, trace)
     self.lab:judge_trace(trace)
 end
 
@@ -316,6 +316,10 @@ end
 -- runs ("live", "gqa")
 function M.new(lab, options, level, shares)
     level = (level or 1) + 1
+    if lab.on_device then
+        error("lab:decoder: caches and states of decoding are not on devices yet: decode with "
+            .. "--device cpu", level)
+    end
     args.fields("lab:decoder", options, FIELDS, level)
     local columns = lab.stream:batch()
     local n = columns > 1 and columns or lab.stream:n_sequences()

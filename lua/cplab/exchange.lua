@@ -61,6 +61,18 @@ function M.graph(plan, src, dst, room)
     return setmetatable({ _ptr = ptr, _plan = plan, _src = src, _dst = dst }, Graph)
 end
 
+--- Collective. The same for adjoints, which start from 0: gradients of dst's rows go back to d_src.
+-- @tparam Plan plan
+-- @tparam Tensor d_dst
+-- @tparam Tensor d_src
+-- @tparam integer room pieces that a rank may send along a route; by NCCL: routes that are kept
+-- @treturn Graph
+function M.adjoint_graph(plan, d_dst, d_src, room)
+    local ptr = clib.create("cpl_graph", C.cpl_graph_destroy, 2, C.cpl_graph_create_adjoint,
+        plan._ptr, d_dst._ptr, d_src._ptr, room)
+    return setmetatable({ _ptr = ptr, _plan = plan, _src = d_dst, _dst = d_src }, Graph)
+end
+
 --- Collective. Moves the rows along the route of a plan.
 -- @tparam Plan plan
 -- @treturn Tensor dst

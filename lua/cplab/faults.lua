@@ -12,8 +12,7 @@ local function here(fault, rank)
     return fault and (fault.rank or 0) == rank
 end
 
-local function swap_bytes(data, row_bytes, i, j, n)
-    local bytes = ffi.cast("char *", data)
+local function swap_bytes(bytes, row_bytes, i, j, n)
     local kept = ffi.string(bytes + i * row_bytes, n * row_bytes)
     ffi.copy(bytes + i * row_bytes, bytes + j * row_bytes, n * row_bytes)
     ffi.copy(bytes + j * row_bytes, kept, n * row_bytes)
@@ -50,9 +49,12 @@ return function(Stack)
         end
         local half = math.floor(tonumber(x.shape[0]) / 2)
         local row_bytes = tonumber(C.cpl_dtype_bytes(x.dtype) * C.cpl_tensor_width(x))
-        swap_bytes(x.data, row_bytes, 0, half, half)
+        rows.edit(x, "char", function(bytes) swap_bytes(bytes, row_bytes, 0, half, half) end)
         if x.trace ~= nil then
-            swap_bytes(x.trace, 8, 0, half, half)
+            local trace = ffi.new("int64_t[?]", x.shape[0])
+            clib.check(C.cpl_tensor_get_trace(x, trace))
+            swap_bytes(ffi.cast("char *", trace), 8, 0, half, half)
+            clib.check(C.cpl_tensor_set_trace(x, trace))
         end
     end
 

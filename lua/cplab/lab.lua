@@ -21,6 +21,7 @@ local outline = require "cplab.outline"
 local pipeline = require "cplab.pipeline"
 local plans = require "cplab.plans"
 local references = require "cplab.reference"
+local rows = require "cplab.rows"
 local steps = require "cplab.steps"
 local tensors = require "cplab.tensor"
 local C, ffi = clib.C, clib.ffi
@@ -59,6 +60,7 @@ function M.new(t)
         experiment = t.experiment, case = t.case, comm = t.comm, options = t.options or {},
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
         metrics = {}, checks = {}, samples = {}, records = {}, streams = {},
+        on_device = rows.are_away(t.comm),
     }, Lab)
     self.cp, self.tp = t.case.cp or self.size, t.case.tp or 1
     if self.experiment.stream then
@@ -221,6 +223,10 @@ function Lab:step(options)
     if options.recompute then
         args.one_of("lab:step", "recompute", options.recompute, { "layer" }, 2)
     end
+    if settings.optimizer == "sgd" and self.model and self.model.dtype == "bf16" then
+        error("lab:step: sgd adds gradients to parameters of their own dtype, and gradients of "
+            .. "bf16 are f32; a bf16 model trains with adamw", 2)
+    end
     take_stages(self, options)
     options.betas = nil
     merge(options, settings)
@@ -242,7 +248,7 @@ function Lab:step(options)
     if key then
         merge(result, metrics.compare(run.stack, key, options.backward))
     end
-    local times, samples = measure.times(measure.gather(self.comm, run.records))
+    local times, samples = measure.times(measure.gather(self.comm, run.records), self.on_device)
     merge(result, times)
     merge(self.metrics, result)
     self.samples.step_ms = samples
@@ -360,20 +366,18 @@ function Lab:gather(tensor, layout)
     end
     local mine = ffi.new("char[?]", most * row_bytes)
     local all = ffi.new("char[?]", most * row_bytes * self.size)
-    local rows_here = ffi.cast("const char *", src.data)
-    for slot = 0, shape[1] - 1 do
-        ffi.copy(mine + slot * row_bytes, rows_here + slot * row_bytes, row_bytes)
-    end
+    clib.check(C.cpl_tensor_download(src, mine), 2)
     clib.check(C.cpl_comm_gather(self.comm, mine, most * row_bytes, all), 2)
     shape[1] = total
     local result = tensors.zeros(shape, tensor:dtype())
-    local out = ffi.cast("char *", result._ptr.data)
-    for rank = 0, self.size - 1 do
-        for slot, position in ipairs(of:positions(rank)) do
-            ffi.copy(out + position * row_bytes, all + (rank * most + slot - 1) * row_bytes,
-                row_bytes)
+    rows.edit(result._ptr, "char", function(out)
+        for rank = 0, self.size - 1 do
+            for slot, position in ipairs(of:positions(rank)) do
+                ffi.copy(out + position * row_bytes, all + (rank * most + slot - 1) * row_bytes,
+                    row_bytes)
+            end
         end
-    end
+    end)
     return result
 end
 

@@ -7,20 +7,28 @@ local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
+-- On a device a step is over when the device is done with it, and only that is known: the host's
+-- clocks tell how long it took to ask for the work.
+
 -- One record a rank and iteration, in seconds.
 local FIELDS = { "step", "convert", "comm", "busy" }
 
---- Collective. Runs `step` once and returns this rank's seconds, and what it returned.
+--- Collective. Runs `step` once and returns this rank's seconds, and what it returned. How often
+-- the host waited for a device in it is then `stack.host_syncs`.
 -- @tparam table stack
 -- @tparam function step
 function M.iteration(stack, step)
     for _, c in pairs(stack.conversions) do
         c:reset()
     end
+    stack:wait()
     clib.check(C.cpl_comm_barrier(stack.comm))
+    clib.check(C.cpl_trace_settle(stack.comm)) -- checks of an earlier step are none of this one
     C.cpl_counters_reset() -- after the barrier: waiting for the others is no part of the step
     local start, busy = C.cpl_clock(), C.cpl_thread_clock()
     local result = step()
+    stack.host_syncs = tonumber(C.cpl_counters_here().host_syncs)
+    stack:wait()
     local seconds = { step = C.cpl_clock() - start, busy = C.cpl_thread_clock() - busy }
     seconds.convert = 0
     for _, c in pairs(stack.conversions) do
@@ -77,7 +85,8 @@ end
 
 --- Times of a run in milliseconds: the metrics, and the step time of every iteration.
 -- @tparam table gathered of M.gather
-function M.times(gathered)
+-- @tparam ?boolean on_device
+function M.times(gathered, on_device)
     local iterations, samples = {}, {}
     for i, ranks in ipairs(gathered) do
         iterations[i] = slowest(ranks)
@@ -86,6 +95,7 @@ function M.times(gathered)
     table.sort(iterations, function(a, b) return a.step < b.step end)
     local median = iterations[math.floor((#iterations + 1) / 2)]
     local ms = function(seconds) return seconds * 1e3 end
+    if on_device then return { step_ms = ms(median.step) }, samples end
     return {
         step_ms = ms(median.step), convert_ms = ms(median.convert), comm_ms = ms(median.comm),
         compute_ms = ms(median.step - median.convert - median.comm), busy_ms = ms(median.busy),

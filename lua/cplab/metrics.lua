@@ -19,7 +19,6 @@ end
 
 -- Sums of the group over one iteration: of conversions, then the same of gathers.
 local function group_counts(stack)
-    local counters = C.cpl_counters_here()
     local sums = ffi.new("double[?]", 9)
     for _, c in pairs(stack.conversions) do
         local at = c.is_gather and 6 or 0
@@ -27,8 +26,8 @@ local function group_counts(stack)
         sums[at + 1] = sums[at + 1] + c.bytes.bwd
         sums[at + 2] = sums[at + 2] + c.messages.fwd
     end
-    sums[3] = tonumber(counters.host_syncs)
-    sums[4] = tonumber(counters.state_bytes)
+    sums[3] = stack.host_syncs
+    sums[4] = tonumber(C.cpl_counters_here().state_bytes)
     sums[5] = process_peak(stack)
     clib.check(C.cpl_comm_sum(stack.comm, sums, 9, C.CPL_F64))
     return sums

@@ -56,7 +56,7 @@ local EXCHANGE = { method = "string?" }
 --- The fields of a model and their types.
 M.fields = FIELDS
 
-local DTYPES = { "f64", "f32" }
+local DTYPES = { "f64", "f32", "bf16" }
 local ROUTES = { "prebuilt", "lazy" }
 local MAX_SIZE = 2 ^ 31 - 1 -- sizes are ints in C
 

@@ -115,7 +115,6 @@ end
 -- With recomputation only what leads out of a depth, its block's input and its logits are kept.
 local function make_activations(depth, scratch)
     local live = depth.exit
-    local n = live:n_local(depth.rank)
     for _, name in ipairs { "e", "ne", "nh", "final_h" } do
         if depth.recompute then
             scratch[name] = scratch[name] or depth:hidden_rows(live)
@@ -125,8 +124,7 @@ local function make_activations(depth, scratch)
         end
     end
     depth.de = depth:hidden_rows(live)
-    depth.logits = rows.new(depth.comm, depth.dtype, n, depth.model.vocab)
-    depth.dlogits = rows.new(depth.comm, depth.dtype, n, depth.model.vocab)
+    parts.logits(depth)
 end
 
 -- ---- walking -------------------------------------------------------------------
@@ -185,7 +183,7 @@ function Methods:give_depths(rolled)
     for d, depth in ipairs(self.depths) do
         clib.check(C.cpl_tensor_expect(rolled[d], self.exit._ptr, self.rank,
             ("mtp.%d (tokens)"):format(d)))
-        depth.tokens = rows.wrap(rolled[d].data, "i32", { depth.exit:n_local(self.rank), 1 })
+        depth.tokens = rows.view(rolled[d], 0, { depth.exit:n_local(self.rank), 1 })
         depth.labels = rolled[d + 1]
     end
 end
@@ -208,15 +206,24 @@ function Methods:forward_depths()
     end
 end
 
---- Collective. The mean loss of each depth; their gradients carry loss_scale / depth.
+-- What the loss of one depth counts for.
+local function scale_of(stack)
+    return stack.model.mtp and stack.model.mtp.loss_scale / #stack.depths or 0
+end
+
+--- The losses of the depths and their gradients, which carry loss_scale / depth.
+function Methods:differentiate_depths()
+    for _, depth in ipairs(self.depths) do parts.differentiate(depth, scale_of(self)) end
+end
+
+--- Collective. The mean loss of each depth, when they are there.
 -- @treturn {number,...}
 -- @treturn number what they add to the loss
 function Methods:depth_losses()
     local losses, sum = {}, 0
-    local scale = self.model.mtp and self.model.mtp.loss_scale / #self.depths or 0
     for d, depth in ipairs(self.depths) do
-        losses[d] = parts.loss(depth, scale)
-        sum = sum + scale * losses[d]
+        losses[d] = parts.loss(depth)
+        sum = sum + scale_of(self) * losses[d]
     end
     return losses, sum
 end
@@ -270,8 +277,8 @@ end
 
 --- Adds the methods to the class of stacks.
 -- @tparam table Stack
--- @tparam table of_stack its functions: layer, norm, block, conversions, activations; forward,
--- backward, block_forward, block_backward; loss
+-- @tparam table of_stack its functions: layer, norm, block, conversions, activations, logits;
+-- forward, backward, block_forward, block_backward; differentiate, loss
 function M.install(Stack, of_stack)
     parts = of_stack
     for name, method in pairs(Methods) do Stack[name] = method end

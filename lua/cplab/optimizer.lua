@@ -94,13 +94,21 @@ function M.text(settings)
     return table.concat(words, " ")
 end
 
---- The norm of all gradients together.
+--- Adds up the squares of all gradients, where they lie.
 -- @tparam table parameters cplab.parameters
--- @param kernels a `cpl_kernels *`
-function M.norm(parameters, kernels)
+function M.measure(parameters)
+    parameters.squares = parameters.squares or rows.new(parameters.comm, "f64", 1, 1)
+    parameters:kernels(parameters.wide).sum_squares(ffi.new("cpl_sum_squares", {
+        x = parameters.grads.data, sum = ffi.cast("double *", parameters.squares.data),
+        n = parameters.n,
+    }))
+end
+
+--- The norm of all gradients together, as it was last measured.
+-- @tparam table parameters cplab.parameters
+function M.norm(parameters)
     local sum = ffi.new "double[1]"
-    kernels.sum_squares(ffi.new("cpl_sum_squares", { x = parameters.grads.data, sum = sum,
-        n = parameters.n }))
+    clib.check(C.cpl_tensor_download(parameters.squares, sum))
     return math.sqrt(sum[0])
 end
 
@@ -111,41 +119,46 @@ end
 
 -- The moments of all parameters, made when they are first needed.
 local function moments_of(parameters)
-    local function zeros() return rows.new(parameters.comm, parameters.dtype, parameters.n, 1) end
+    local function zeros() return rows.new(parameters.comm, parameters.wide, parameters.n, 1) end
     parameters.moments = parameters.moments or { step = 0, m = zeros(), v = zeros() }
     return parameters.moments
 end
 
-local function adamw(parameters, kernels, settings, grad_scale)
+local function adamw(parameters, settings, grad_scale)
     local moments = moments_of(parameters)
     moments.step = moments.step + 1
     local p = ffi.new("cpl_adamw", {
         step = moments.step, lr = settings.lr, beta1 = settings.beta1, beta2 = settings.beta2,
         eps = settings.eps, grad_scale = grad_scale,
     })
-    local size = tonumber(C.cpl_dtype_bytes(clib.dtypes[parameters.dtype]))
+    local size = tonumber(C.cpl_dtype_bytes(moments.m.dtype))
     for _, entry in ipairs(parameters.list) do
         local at = entry.at * size
         p.w, p.grad, p.n = entry.weight.data, entry.grad.data, entry.n
         p.m = ffi.cast("char *", moments.m.data) + at
         p.v = ffi.cast("char *", moments.v.data) + at
         p.weight_decay = entry.decays and settings.weight_decay or 0
-        kernels.adamw(p)
+        parameters:kernels(entry.dtype).adamw(p)
     end
 end
 
---- Changes parameters by their gradients, which are summed over the group already.
+-- What clipping multiplies gradients with. On a device the host waits here for their norm.
+local function scale_of(parameters, clip)
+    local norm = M.norm(parameters)
+    if norm ~= norm then return norm end -- a NaN is not clipped away
+    return math.min(1, clip / (norm + 1e-6))
+end
+
+--- Changes parameters by their gradients, which are measured, and summed over the group already.
 -- @tparam table parameters cplab.parameters
--- @param kernels a `cpl_kernels *`
 -- @tparam table settings of M.settings
--- @tparam number norm of M.norm
-function M.update(parameters, kernels, settings, norm)
-    local scale = settings.clip and math.min(1, settings.clip / (norm + 1e-6)) or 1
-    if settings.clip and norm ~= norm then scale = norm end -- a NaN is not clipped away
+function M.update(parameters, settings)
+    local scale = settings.clip and scale_of(parameters, settings.clip) or 1
     if settings.optimizer == "adamw" then
-        adamw(parameters, kernels, settings, scale)
+        adamw(parameters, settings, scale)
     else
-        rows.accumulate(kernels, parameters.grads, parameters.weights, -settings.lr * scale)
+        rows.accumulate(parameters:kernels(parameters.dtype), parameters.grads, parameters.weights,
+            -settings.lr * scale)
     end
 end
 

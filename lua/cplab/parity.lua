@@ -5,12 +5,18 @@
 -- References are kept in the store of the process, in global order, under a key.
 -- @module cplab.parity
 local clib = require "clib"
+local rows = require "cplab.rows"
 local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
 local function put(key, tensor)
     clib.check(C.cpl_store_put(key, tensor.data, C.cpl_tensor_bytes(tensor)))
+end
+
+-- A reference has the dtype of what it is compared with, but that of bf16 was computed in f32.
+local function dtype_of_reference(tensor)
+    return tensor.dtype == C.CPL_BF16 and C.CPL_F32 or tensor.dtype
 end
 
 local function get(key, like)
@@ -20,11 +26,12 @@ local function get(key, like)
         error("parity: no reference for " .. key)
     end
     local width = C.cpl_tensor_width(like)
-    local bytes = width * C.cpl_dtype_bytes(like.dtype)
+    local dtype = dtype_of_reference(like)
+    local bytes = width * C.cpl_dtype_bytes(dtype)
     local n_rows = bytes == 0 and 0 or box[0] / bytes
     local shape = ffi.new("int64_t[2]", n_rows, width)
     return clib.create("cpl_tensor", C.cpl_tensor_destroy, 1, C.cpl_tensor_wrap,
-        ffi.cast("void *", data), like.dtype, 2, shape)
+        ffi.cast("void *", data), dtype, 2, shape)
 end
 
 --- Keeps the tensors of a step on one rank (contiguous, so in global order) as references.
@@ -38,7 +45,7 @@ end
 
 local function difference(tensor, reference, positions)
     local out = ffi.new "cpl_difference"
-    clib.check(C.cpl_tensor_difference(tensor, reference, positions, out))
+    clib.check(C.cpl_tensor_difference(rows.at_home(tensor), reference, positions, out))
     return out
 end
 

@@ -1,4 +1,5 @@
---- The reference of a case: the same model on one rank, in the contiguous layout.
+--- The reference of a case: the same model on one rank of the host, in the contiguous layout; of
+-- bf16, which the host does not compute in, in f32.
 -- Rank 0 computes what is missing and leaves it in the store of the process, so that all ranks,
 -- and all later cases with the same model and stream, read it there. Where ranks are processes,
 -- those whose store lacks it get its bytes.
@@ -26,7 +27,7 @@ end
 -- The same model on one rank, contiguous: what binds its layers to other layouts is not asked.
 local function reference_stack(lab, step, old)
     return steps.stack_for(old, steps.stream_at(lab, step), {
-        model = lab.model:with { bound_to = {},
+        model = lab.model:with { bound_to = {}, dtype = clib.wide_dtype(lab.model.dtype),
             policy = { "contiguous", "contiguous", "contiguous" } },
         comm = C.cpl_comm_self(), cp = 1, tp = 1,
     })

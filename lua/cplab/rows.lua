@@ -26,6 +26,47 @@ function M.wrap(data, dtype, dims)
     return create(1, C.cpl_tensor_wrap, ffi.cast("void *", data), clib.dtypes[dtype], #dims, shape)
 end
 
+--- A tensor over elements of another one, which must outlive it, from `first` on.
+-- @tparam {number,...} dims
+function M.view(tensor, first, dims)
+    local shape = ffi.new("int64_t[6]", dims)
+    return create(1, C.cpl_tensor_view, tensor, first, #dims, shape)
+end
+
+--- Whether a tensor is on a device, where the host reads nothing.
+function M.is_away(tensor)
+    return ffi.string(C.cpl_tensor_device(tensor)) ~= "cpu"
+end
+
+--- Whether the tensors of a group are.
+-- @param comm a `cpl_comm *`
+function M.are_away(comm)
+    return M.is_away(M.new(comm, "f64", 0, 1))
+end
+
+--- The tensor itself, or what it holds now as a tensor of the host.
+function M.at_home(tensor)
+    if not M.is_away(tensor) then return tensor end
+    local copy = create(1, C.cpl_tensor_create, tensor.dtype, tensor.n_dims, tensor.shape, nil)
+    clib.check(C.cpl_tensor_download(tensor, copy.data))
+    return copy
+end
+
+--- Shows what a tensor holds to f(data), which gets a pointer that the host may follow.
+-- @tparam string ctype of the numbers
+-- @return what the pointer led to, alive until now: the tensor or a copy
+function M.look(tensor, ctype, f)
+    local here = M.at_home(tensor)
+    f(ffi.cast(ctype .. " *", here.data))
+    return here
+end
+
+--- The same for who changes it.
+function M.edit(tensor, ctype, f)
+    local here = M.look(tensor, ctype, f)
+    if here ~= tensor then clib.check(C.cpl_tensor_upload(tensor, here.data)) end
+end
+
 -- Elements that stand in the same place must be of the same row.
 local function check_marks(x, y)
     if x.layout ~= y.layout then

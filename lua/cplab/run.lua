@@ -244,11 +244,6 @@ function M.run(arguments)
     local ok, problem = selection.check_input(chosen)
     if not ok then say(problem) return 2 end
     if arguments.list or arguments.dry_run then list(chosen) return 0 end
-    if (arguments.device or "cpu") ~= "cpu" and chosen.script.model then
-        say(("device %s: layers do not run there yet: an experiment with a model needs the device "
-            .. "cpu; exchanges of rows do"):format(arguments.device))
-        return 3
-    end
     local status, sentence = execute(chosen, arguments)
     if not status then say(sentence) return 2 end
     return status

@@ -10,7 +10,9 @@ local sweep = require "cplab.sweep"
 
 local M = {}
 
+-- What models may compute in, on the host and on a device.
 local dtypes = { f64 = true, f32 = true }
+local dtypes_of_devices = { f64 = true, f32 = true, bf16 = true }
 
 -- --dtype is a param where the script declares one, so that its functions see it in the case.
 local function sets_of(script, arguments)
@@ -56,8 +58,16 @@ local function choose_cases(self, arguments)
     return self
 end
 
+local function check_dtype(self, dtype)
+    local known = self.on_device and dtypes_of_devices or dtypes
+    if dtype == nil or known[dtype] then return true end
+    return nil, self.on_device
+        and ("dtype %s: devices compute in f64, f32 and bf16"):format(tostring(dtype))
+        or ("dtype %s: the cpu computes in f64 and f32"):format(tostring(dtype))
+end
+
 --- Loads a script and chooses cases.
--- @tparam table arguments file, set, only, ranks, processes, dtype
+-- @tparam table arguments file, set, only, ranks, processes, dtype, device
 -- @treturn ?table file, script, sweep, params, dtype, axes, cases, reasons (by case), n_runs
 -- @treturn ?string the sentence
 function M.new(arguments)
@@ -67,11 +77,11 @@ function M.new(arguments)
     self.sweep, self.params = sweep.set(script, sets_of(script, arguments))
     if not self.sweep then return nil, self.params end
     self.dtype = self.params.dtype or arguments.dtype
-    if self.dtype and not dtypes[self.dtype] then
-        return nil, ("dtype %s: the cpu computes in f64 and f32"):format(tostring(self.dtype))
-    end
+    self.on_device = (arguments.device or "cpu") ~= "cpu"
+    local ok, problem = check_dtype(self, self.dtype)
+    if not ok then return nil, problem end
     self.axes = sweep.axes(self.sweep)
-    local ok, problem = check_axes(self.sweep)
+    ok, problem = check_axes(self.sweep)
     if not ok then return nil, problem end
     return choose_cases(self, arguments)
 end
@@ -87,6 +97,10 @@ local function call(self, name, is, case, ...)
     local f = self.script[name]
     if not f then return true end
     local ok, value = pcall(experiment.call, f, case, ...)
+    if ok and name == "model" and is(value) then
+        local fits, problem = check_dtype(self, self.dtype or value.dtype)
+        if not fits then return nil, ("%s: %s"):format(place_of(f), problem) end
+    end
     if not ok then
         local message = tostring(value)
         local has_place = message:find "^[^\n]-%.%a+:%d+: "

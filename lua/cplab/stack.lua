@@ -214,14 +214,20 @@ local function make_block_activations(self)
     end
 end
 
+-- Of a stack or a depth: what it predicts, and its loss over the rows of this rank.
+local function make_logits(self)
+    local n = self.exit:n_local(self.rank)
+    self.logits = rows.new(self.comm, self.dtype, n, self.model.vocab)
+    self.dlogits = rows.new(self.comm, self.dtype, n, self.model.vocab)
+    self.loss_sum = rows.new(self.comm, "f64", 1, 1)
+end
+
 local function make_activations(self)
     scratch_for(self, self.entry)
     for name, tensor in pairs(scratch_for(self, self.exit)) do self[name] = tensor end
     self.final_h = self:hidden_rows(self.exit)
     make_block_activations(self)
-    local n = self.exit:n_local(self.rank)
-    self.logits = rows.new(self.comm, self.dtype, n, self.model.vocab)
-    self.dlogits = rows.new(self.comm, self.dtype, n, self.model.vocab)
+    make_logits(self)
 end
 
 -- The ranks with the same tp rank, one of each CP rank: the group of the layers that are split.
@@ -229,6 +235,13 @@ local function part_of(self)
     local members = {}
     for c = 0, self.cp - 1 do members[c + 1] = c * self.tp + self.tp_rank end
     return comms.wrap(self.comm):part(members)
+end
+
+-- The kernels that work where the rows of the group are.
+local function kernels_of(t)
+    local kernels = C.cpl_comm_kernels(t.comm, clib.dtypes[t.model.dtype])
+    if kernels == nil then error(ffi.string(C.cpl_last_error()), 0) end
+    return kernels
 end
 
 -- What each rank planned for itself must be one plan: ranks that convert differently would wait for
@@ -265,7 +278,7 @@ function M.new(t)
         model = t.model, stream = t.stream, comm = t.comm, dtype = t.model.dtype,
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
         tp = t.tp or 1, trace = t.trace or false, faults = t.faults or {},
-        kernels = C.cpl_kernels_for("cpu", clib.dtypes[t.model.dtype]),
+        kernels = kernels_of(t),
         layers = {}, places = {}, blocks = {}, conversions = {}, ways = {}, there = {},
         scratch = {}, stages = t.stages, cut = t.stages, recompute = t.recompute,
         lazy = t.model.routes == "lazy",
@@ -384,23 +397,41 @@ local function expect_at_loss(self)
         who .. " (labels)"))
 end
 
--- The mean loss of a stack's or a depth's logits; dlogits is filled, times `scale`.
-local function mean_loss(self, scale)
-    local sum, n = ffi.new("double[1]", 0), math.max(self.n_labels, 1)
+-- Of a stack's or a depth's logits: dlogits is filled, times `scale`, and loss_sum.
+local function differentiate(self, scale)
     expect_at_loss(self)
     self.kernels.cross_entropy(ffi.new("cpl_cross_entropy", {
         logits = self.logits.data, labels = self.labels.data, dlogits = self.dlogits.data,
-        loss_sum = sum, n_rows = self.n_logits, vocab = self.model.vocab, grad_scale = scale / n,
+        loss_sum = ffi.cast("double *", self.loss_sum.data), n_rows = self.n_logits,
+        vocab = self.model.vocab, grad_scale = scale / math.max(self.n_labels, 1),
     }))
     check(C.cpl_tensor_mark_like(self.dlogits, self.logits))
+end
+
+-- Collective. The mean loss of what was differentiated last.
+local function mean_loss(self)
+    local sum = ffi.new "double[1]"
+    check(C.cpl_tensor_download(self.loss_sum, sum))
     check(C.cpl_comm_sum(self.comm, sum, 1, C.CPL_F64))
-    return sum[0] / n
+    return sum[0] / math.max(self.n_labels, 1)
 end
 
 --- Collective. The mean loss over the labelled tokens of the group; dlogits is filled. With MTP
 -- `mtp_losses` are those of the depths, and `total_loss` is what is differentiated.
 function Stack:loss()
-    local loss = mean_loss(self, 1)
+    self:differentiate()
+    return self:read_loss()
+end
+
+--- From logits to the losses of the rank's rows, and dlogits; nobody reads the losses yet.
+function Stack:differentiate()
+    differentiate(self, 1)
+    self:differentiate_depths()
+end
+
+--- Collective. The losses of what was differentiated last.
+function Stack:read_loss()
+    local loss = mean_loss(self)
     local losses, added = self:depth_losses()
     self.mtp_losses, self.total_loss = losses, loss + added
     return loss
@@ -469,18 +500,34 @@ end
 --- Collective. One step; returns the loss.
 -- @tparam table options backward (boolean), and the settings of an optimizer (cplab.optimizer)
 function Stack:step(options)
+    self:run_step(options)
+    return self:read_step(options)
+end
+
+--- Collective. One step, of which nothing is read: on a device nobody waits for it.
+function Stack:run_step(options)
     self.parameters:zero_gradients()
     self:forward()
-    local loss = self:loss()
+    self:differentiate()
     if options.backward then
         self:backward()
-        self.grad_norm = optimizers.norm(self.parameters, self.kernels)
+        optimizers.measure(self.parameters)
     end
     if options.optimizer then
-        optimizers.update(self.parameters, self.kernels, options, self.grad_norm)
+        optimizers.update(self.parameters, options)
     end
     self:end_step()
-    return loss
+end
+
+--- Collective. The loss of the last step; `grad_norm` is the norm of its gradients, if any.
+function Stack:read_step(options)
+    self.grad_norm = options.backward and optimizers.norm(self.parameters) or nil
+    return self:read_loss()
+end
+
+--- Returns when the rank's device has done all that it was told; at once without one.
+function Stack:wait()
+    if rows.is_away(self.loss_sum) then rows.at_home(self.loss_sum) end
 end
 
 --- The end of a step, of training or of decoding: what was made for it alone is forgotten.
@@ -538,8 +585,8 @@ end
 
 require "cplab.faults"(Stack)
 mtp.install(Stack, { layer = make_layer, norm = make_norm, block = make_block,
-    conversions = make_conversions, activations = make_block_activations, forward = forward,
-    backward = backward, block_forward = block_forward, block_backward = block_backward,
-    loss = mean_loss })
+    conversions = make_conversions, activations = make_block_activations, logits = make_logits,
+    forward = forward, backward = backward, block_forward = block_forward,
+    block_backward = block_backward, differentiate = differentiate, loss = mean_loss })
 
 return M

@@ -65,9 +65,11 @@ function M.stack_at(lab, step)
 end
 
 --- Adds the wrong rows of the step that just ran on this rank to those of all steps, and keeps the
--- first sentence about them.
+-- first sentence about them. Checks on a device are asked here what they found.
+-- @param comm a `cpl_comm *`
 -- @tparam table trace { wrong_rows =, first = cpl_first_wrong }
-function M.add_trace(trace)
+function M.add_trace(comm, trace)
+    clib.check(C.cpl_trace_settle(comm))
     local wrong = tonumber(C.cpl_counters_here().wrong_rows)
     if wrong > 0 and trace.wrong_rows == 0 then
         C.cpl_trace_first_wrong(trace.first)
@@ -96,10 +98,11 @@ function M.run(lab, options, traced)
     for i = 1, options.iters do
         run.stack = M.stack_at(lab, i - 1)
         run.stack:set_trace(traced)
-        run.records[i], run.losses[i] = measure.iteration(run.stack, function()
-            return run.stack:step(options)
+        run.records[i] = measure.iteration(run.stack, function()
+            run.stack:run_step(options)
         end)
-        M.add_trace(run.trace)
+        run.losses[i] = run.stack:read_step(options)
+        M.add_trace(lab.comm, run.trace)
     end
     return run
 end

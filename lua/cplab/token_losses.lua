@@ -16,12 +16,12 @@ local function in_exit(stack)
     local losses = tensors.zeros({ n, 1 }, "f64")
     local bytes = vocab * tonumber(C.cpl_dtype_bytes(stack.logits.dtype))
     local logits = ffi.cast("char *", stack.logits.data)
-    local labels, out = ffi.cast("int32_t *", stack.labels.data), losses:pointer()
-    local unused = ffi.new("double[?]", vocab)
+    local labels = ffi.cast("int32_t *", stack.labels.data)
+    local out = ffi.cast("double *", losses._ptr.data)
     for i = 0, n - 1 do
         stack.kernels.cross_entropy(ffi.new("cpl_cross_entropy", {
-            logits = logits + i * bytes, labels = labels + i, dlogits = unused,
-            loss_sum = out + i, n_rows = 1, vocab = vocab, grad_scale = 0,
+            logits = logits + i * bytes, labels = labels + i, loss_sum = out + i, n_rows = 1,
+            vocab = vocab,
         }))
     end
     clib.check(C.cpl_tensor_mark(losses._ptr, stack.exit._ptr, stack.rank, stack.trace))

@@ -8,7 +8,7 @@ local clib = require "clib"
 local rows = require "cplab.rows"
 local route = require "cplab.route"
 local view = require "cplab.view"
-local C, ffi = clib.C, clib.ffi
+local C = clib.C
 
 local M = {}
 
@@ -65,10 +65,11 @@ local function rolled(stack, tokens, layout, k)
 end
 
 local function add(tensor, n, delta)
-    local data = ffi.cast("int32_t *", tensor.data)
-    for i = 0, n - 1 do
-        data[i] = data[i] + delta
-    end
+    rows.edit(tensor, "int32_t", function(data)
+        for i = 0, n - 1 do
+            data[i] = data[i] + delta
+        end
+    end)
 end
 
 --- Collective. The tokens of the rank's slots in the entry layout, and the same rolled by 1 to n
@@ -89,10 +90,11 @@ function M.place(stack, n, from, to)
     local n_rows = live:n_local(stack.rank)
     local token_at = M.reader(live:stream(), stack.model.vocab)
     local tokens, list = rows.new(stack.comm, "i32", n_rows, 1), {}
-    local data = ffi.cast("int32_t *", tokens.data)
-    for slot, position in ipairs(live:positions(stack.rank)) do
-        data[slot - 1] = token_at(position) + 1
-    end
+    rows.edit(tokens, "int32_t", function(data)
+        for slot, position in ipairs(live:positions(stack.rank)) do
+            data[slot - 1] = token_at(position) + 1
+        end
+    end)
     clib.check(C.cpl_tensor_mark(tokens, from._ptr, stack.rank, false))
     local is_there = from:equals(to)
     local there = is_there and tokens or moved(stack, tokens, to, route(from, to))

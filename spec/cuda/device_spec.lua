@@ -41,6 +41,51 @@ local function count_waits(comm, p)
     return out
 end
 
+-- Traced steps of a conversion and its adjoint, all checked; in the second one two positions of
+-- rank 1 are exchanged, of which the third must not hear. On the CPU, too.
+local function trace_steps(comm, p)
+    local clib = require "clib"
+    local C, ffi = clib.C, clib.ffi
+    local exchange = require "cplab.exchange"
+    local route = require "cplab.route"
+    local rows = require "spec.exchange.rows"
+    local stream, rank = rows.stream("thd", comm:size()), comm:rank()
+    local z = rows.layout("zigzag", stream, comm:size())
+    local c = rows.layout("contiguous", stream, comm:size())
+    local plan = exchange.plan(route(z, c), comm, "f32", 3, p.method)
+    local x = rows.tensor("f32", z:n_local(rank), 3):fill_positions(z:positions(rank))
+    local y = rows.tensor("f32", c:n_local(rank), 3)
+    local function plant()
+        local trace = x:trace()
+        trace[1], trace[2] = trace[2], trace[1]
+        clib.check(C.cpl_tensor_set_trace(x._ptr, trace))
+    end
+    local function check(tensor, layout, who)
+        clib.check(C.cpl_trace_check(tensor._ptr, layout._ptr, rank, who))
+    end
+    local out = {}
+    for i, planted in ipairs { false, true, false } do
+        x:mark(z, rank, true)
+        if planted and rank == 1 then plant() end
+        C.cpl_counters_reset()
+        check(x, z, planted and "before" or "a name that is " .. ("long "):rep(20))
+        plan:convert(x, y)
+        check(y, c, "there")
+        plan:adjoint(y, x)
+        check(x, z, "back")
+        local counters, first = C.cpl_counters_here(), ffi.new "cpl_first_wrong"
+        local syncs = tonumber(counters.host_syncs)
+        clib.check(C.cpl_trace_settle(comm._ptr))
+        C.cpl_trace_first_wrong(first)
+        out[i] = { syncs = syncs, still = tonumber(counters.host_syncs) - syncs,
+            checks = tonumber(counters.trace_checks), wrong = tonumber(counters.wrong_rows),
+            check = tonumber(first.check), sentence = ffi.string(first.sentence),
+            right = not x:first_wrong(z:positions(rank)) }
+        x:mark(z, rank, false)
+    end
+    return out
+end
+
 -- Three microbatches whose routes differ, through one graph, and without it.
 local function replay(comm, p)
     local C = require("clib").C
@@ -77,6 +122,87 @@ local function replay(comm, p)
     end
     local differ = batches[1].z:describe() ~= batches[2].z:describe()
     return { wrong = wrong, syncs = syncs, captures = graph:captures(), differ = differ }
+end
+
+-- More lists of runs than a device keeps: one for every layout that rows are said to be of.
+local function many_lists(comm, p)
+    local clib = require "clib"
+    local C = clib.C
+    local cplab = require "cplab"
+    local rows = require "spec.exchange.rows"
+    local rank, cp = comm:rank(), { cp = comm:size() }
+    local x = rows.tensor("f32", 2 * p.n, 1)
+    C.cpl_counters_reset()
+    for i = 1, p.n - 1 do
+        local s = cplab.stream.thd { lengths = { 4 * i, 4 * (p.n - i) } }
+        local z = cplab.layout.zigzag(s, cp)
+        x:mark(z, rank, true)
+        clib.check(C.cpl_trace_check(x._ptr, z._ptr, rank, "check " .. i))
+        if i == p.n - 1 then
+            local last = cplab.layout.contiguous(s, cp)
+            C.cpl_tensor_unmark(x._ptr)
+            clib.check(C.cpl_trace_check(x._ptr, last._ptr, rank, "last"))
+        end
+    end
+    local counters, first = C.cpl_counters_here(), clib.ffi.new "cpl_first_wrong"
+    local syncs = tonumber(counters.host_syncs)
+    clib.check(C.cpl_trace_settle(comm._ptr))
+    C.cpl_trace_first_wrong(first)
+    return { syncs = syncs, wrong = tonumber(counters.wrong_rows), check = tonumber(first.check),
+        sentence = clib.ffi.string(first.sentence) }
+end
+
+-- Two routes that only swap rows, to contiguous: from mirror, and from where neighbours have each
+-- other's last rows. There or back, in place or out of place, by what p says.
+local function replay_ways(comm, p)
+    local C = require("clib").C
+    local cplab = require "cplab"
+    local exchange = require "cplab.exchange"
+    local rows = require "spec.exchange.rows"
+    local rank, cp, n, wrong = comm:rank(), comm:size(), 12, {}
+    local s, neighbours = cplab.stream.thd { lengths = { n * cp } }, {}
+    for r = 0, cp - 1 do
+        local other = r % 2 == 0 and r + 1 or r - 1
+        neighbours[r + 1] = { { r * n, 5 }, { other * n + 5, 7 } }
+    end
+    local c, batches = cplab.layout.contiguous(s, { cp = cp }), {}
+    for i, m in ipairs { cplab.layout.mirror(s, { cp = cp }),
+        cplab.layout.custom(s, { ranks = neighbours }) } do
+        local from, to = p.adjoint and c or m, p.adjoint and m or c
+        batches[i] = { from = from:positions(rank), to = to:positions(rank),
+            digest = C.cpl_layout_digest(to._ptr),
+            plan = exchange.plan(cplab.route(m, c), comm, "f32", p.width, p.method) }
+    end
+    local x = rows.tensor("f32", n, p.width)
+    local y = p.in_place and x or rows.tensor("f32", n, p.width)
+    local make = p.adjoint and exchange.adjoint_graph or exchange.graph
+    local graph = make(batches[1].plan, x, y, p.room)
+    for round = 1, 2 do
+        for i, b in ipairs(batches) do
+            C.cpl_tensor_unmark(x._ptr)
+            if y ~= x then y:poison() end
+            x:fill_positions(b.from)
+            graph:replay(b.plan)
+            if y:first_wrong(b.to) or y._ptr.layout ~= b.digest then
+                wrong[#wrong + 1] = ("round %d, batch %d"):format(round, i)
+            end
+        end
+    end
+    return { wrong = wrong, captures = graph:captures() }
+end
+
+local function refuse_ways(comm)
+    local cplab = require "cplab"
+    local exchange = require "cplab.exchange"
+    local rows = require "spec.exchange.rows"
+    local s, cp = cplab.stream.thd { lengths = { 32 } }, { cp = comm:size() }
+    local z, c = cplab.layout.zigzag(s, cp), cplab.layout.contiguous(s, cp)
+    local halo = rows.view("halo", z)
+    local x, h = rows.tensor("f32", 8, 2), rows.tensor("f32", halo:n_local(comm:rank()), 2)
+    local way = exchange.plan(cplab.route(z, c), comm, "f32", 2, "copy")
+    local view = exchange.plan(cplab.route(z, halo), comm, "f32", 2, "copy")
+    return { select(2, pcall(exchange.graph, way, x, x, 64)),
+        select(2, pcall(exchange.adjoint_graph, view, h, x, 64)) }
 end
 
 local function refuse_graphs(comm, p)
@@ -127,6 +253,39 @@ describe("rows on a device", function()
             end
         end)
     end
+
+    for _, transport in ipairs { "direct", "nccl" } do
+        it_there("are traced and checked without a wait, and say what the CPU says: " .. transport,
+            function()
+                local payload = { method = "packed" }
+                local there = device.run(transport, 4, trace_steps, payload)
+                assert.same(require("spec.support.ranks").run(4, trace_steps, payload), there)
+                local wrong = 0
+                for _, steps in ipairs(there) do
+                    local planted = steps[2]
+                    for _, right in ipairs { steps[1], steps[3] } do
+                        assert.same({ 0, 0, 3, 0, "", true }, { right.syncs, right.still,
+                            right.checks, right.wrong, right.sentence, right.right })
+                    end
+                    assert.same({ 0, 0 }, { planted.syncs, planted.still })
+                    wrong = wrong + planted.wrong
+                end
+                -- Two rows before, there and back.
+                assert.equal(6, wrong)
+                assert.matches("^before, rank 1, slot 1: expected position %d+, found %d+$",
+                    there[2][2].sentence)
+            end)
+    end
+
+    it_there("are traced with more lists of runs than are kept there", function()
+        local results = device.run("direct", 2, many_lists, { n = 300 })
+        for rank, result in ipairs(results) do
+            assert.same({ 1, 300 }, { result.syncs, result.check })
+            assert.is_true(result.wrong > 0)
+            assert.matches("^last, rank " .. rank - 1 .. ", slot %d+: expected position %d+, found "
+                .. "%d+$", result.sentence)
+        end
+    end)
 
     it_there("are filled, copied and compared there, and refuse to meet rows elsewhere", function()
         local results = device.run("direct", 2, function(comm)
@@ -228,6 +387,31 @@ describe("a graph", function()
         local results = device.run("nccl", 4, replay, { method = "packed", room = 3, width = 3 })
         for _, result in ipairs(results) do
             assert.same({ wrong = {}, syncs = 0, captures = 3, differ = true }, result)
+        end
+    end)
+
+    for _, transport in ipairs { "direct", "nccl" } do
+        for _, place in ipairs { "out of place", "in place" } do
+            for _, pass in ipairs { "forward", "adjoint" } do
+                it_there(("carries rows %s, %s, %s"):format(pass, place, transport), function()
+                    local direct = transport == "direct"
+                    local results = device.run(transport, 4, replay_ways, {
+                        method = direct and "copy" or "packed", room = direct and 64 or 2,
+                        width = 5, adjoint = pass == "adjoint", in_place = place == "in place" })
+                    for _, result in ipairs(results) do
+                        assert.same({ wrong = {}, captures = direct and 1 or 2 }, result)
+                    end
+                end)
+            end
+        end
+    end
+
+    it_there("of any route refuses what adds rows, and in place what is no swap", function()
+        for _, said in ipairs(device.run("direct", 4, refuse_ways)) do
+            assert.matches("graph: in place it only swaps rows between pairs of ranks, and "
+                .. "zigzag.* needs more", said[1])
+            assert.matches("rows repeat, and the adjoint would add them: it only moves them",
+                said[2], 1, true)
         end
     end)
 

@@ -450,6 +450,20 @@ local function describe_positions(device)
         assert.equal(0, found(device, { short, long, {} }).rows)
     end)
 
+    it("trace: positions of runs are written, and none behind them", function()
+        local n, list = #positions() + 2, positions()
+        list[n - 1], list[n] = -1, -1
+        local check = check_of(device, none_wrong(), {}, 1)
+        local trace = device:upload(ffi.new("int64_t[?]", n, 7), n * 8)
+        local write = ffi.new("cpl_cuda_positions", { trace = ffi.cast("void *", trace),
+            n_rows = n, runs = check.runs, run_ends = check.run_ends, n_runs = check.n_runs })
+        device:check(device.lib.cpl_cuda_trace_write(write, nil))
+        local got, out = device:download(trace, n * 8, "int64_t[?]"), {}
+        for i = 1, n do out[i] = tonumber(got[i - 1]) end
+        device:free_all()
+        assert.same(list, out)
+    end)
+
     it("trace: a sum of positions is divided, or becomes -1", function()
         local list = { 0, 3, 6, 7, -3, 299 }
         local trace = device:upload(ffi.new("int64_t[?]", #list, list), #list * 8)

@@ -88,16 +88,6 @@ describe("a device that is not there", function()
         assert.matches("^cplab: device cuda: the plug%-in has version 1, this program wants %d+: "
             .. "build both again\nstatus 3\n$", said)
     end)
-
-    it_there("has no layers yet, which is said before the first case", function()
-        local path = require("cplab.environment").root() .. "/experiments/ratio_sweep.lua"
-        local pipe = io.popen(("%s run %s --device cuda-emulated 2>&1; echo status $?"):format(
-            word(program), word(path)))
-        local said = pipe:read "*a"
-        pipe:close()
-        assert.equal("cplab: device cuda-emulated: layers do not run there yet: an experiment with "
-            .. "a model needs the device cpu; exchanges of rows do\nstatus 3\n", said)
-    end)
 end)
 
 describe("a group that devices do not serve", function()

@@ -1,9 +1,12 @@
 -- The static gate: what nvcc made of every kernel for every architecture, read from the library and
--- held against a table. It cannot show speed; it shows what would make speed impossible: narrow
--- accesses, loads that wait for each other, spills, too many registers.
+-- held against tables (kernel_bars.lua). It cannot show speed; it shows what would make speed
+-- impossible: narrow accesses, loads that wait for each other, spills, too many registers, products
+-- without tensor cores.
 local lfs = require "lfs"
 
 local cubin = require "spec.support.cubin"
+local bars = require "spec.support.kernel_bars"
+local names = require "spec.support.kernel_names"
 local environment = require "cplab.environment"
 
 local root = environment.root()
@@ -20,37 +23,7 @@ local function read(path)
     return text
 end
 
--- ---- the table ----------------------------------------------------------------------------------
-
--- `stores`: the only widths that it may store. `at_once`: so many loads of a width come before the
--- first store. `lists`: so many loads of 32 and 64 bits, all of them of lists and counts; data then
--- is loaded by 128 bits alone. Whatever is not named here: none.
-local every_width = { "8", "16", "32", "64", "128" }
-local wide_copy = { registers = 64, stores = { "128" }, at_once = { ["128"] = 8 }, lists = 14 }
-local wide_sum = { registers = 64, stores = { "128" }, at_once = { ["128"] = 4 }, lists = 16 }
-local bars = {
-    cpli_copy_aligned = wide_copy,
-    cpli_swap_aligned = wide_copy,
-    cpli_copy_any = { registers = 64, stores = every_width,
-        at_once = { ["128"] = 8, ["64"] = 8, ["32"] = 8, ["16"] = 8, ["8"] = 8 } },
-    cpli_swap_any = { registers = 80, stores = every_width,
-        at_once = { ["128"] = 8, ["64"] = 8, ["32"] = 8, ["16"] = 8, ["8"] = 8 } },
-    cpli_fill = { registers = 40, stores = { "8", "128" }, lists = 14 },
-    cpli_add_f64_aligned = wide_sum, cpli_add_f32_aligned = wide_sum,
-    cpli_add_i64_aligned = wide_sum, cpli_add_i32_aligned = wide_sum,
-    cpli_add_f64_any = { registers = 64, stores = { "64" }, at_once = { ["64"] = 8 } },
-    cpli_add_f32_any = { registers = 64, stores = { "32" }, at_once = { ["32"] = 8 } },
-    cpli_add_i64_any = { registers = 64, stores = { "64" }, at_once = { ["64"] = 8 } },
-    cpli_add_i32_any = { registers = 64, stores = { "32" }, at_once = { ["32"] = 8 } },
-    cpli_permute_16 = { registers = 64, stores = { "128" }, at_once = { ["128"] = 4 }, lists = 10 },
-    cpli_permute_8 = { registers = 64, stores = { "64" }, at_once = { ["64"] = 4 } },
-    cpli_permute_4 = { registers = 64, stores = { "32" }, at_once = { ["32"] = 4 } },
-    cpli_permute_2 = { registers = 64, stores = { "16" }, at_once = { ["16"] = 4 } },
-    cpli_permute_1 = { registers = 64, stores = { "8" }, at_once = { ["8"] = 4 } },
-    cpli_trace_compare = { registers = 40, stores = {}, reductions = 2 },
-    cpli_trace_keep = { registers = 40, stores = { "64" } },
-    cpli_trace_divide = { registers = 40, stores = { "64" } },
-}
+-- ---- judging ------------------------------------------------------------------------------------
 
 -- Of what only some kernels have, as many as their bar says.
 local counted = { "tensor_cores", "async_copies", "matrix_loads", "barriers", "shuffles",
@@ -80,13 +53,17 @@ local function judge_accesses(kernel, bar, complain)
     end
 end
 
--- Sentences on what is wrong with a kernel; none where all is well.
-local function judge(name, kernel, bar)
+-- Calls judge_parts(complain) and returns its sentences; none where all is well.
+local function sentences_on(name, judge_parts)
     local wrong = {}
-    local function complain(format, ...)
+    judge_parts(function(format, ...)
         wrong[#wrong + 1] = name .. ": " .. format:format(...)
-    end
-    if not bar then return { name .. ": has no bar in this table" } end
+    end)
+    return wrong
+end
+
+-- What holds for all kernels.
+local function judge_size(kernel, bar, complain)
     local spilt = sum_of(kernel.local_loads) + sum_of(kernel.local_stores)
     if kernel.frame ~= 0 or spilt > 0 then
         complain("%d bytes of local memory, %d accesses", kernel.frame, spilt)
@@ -94,25 +71,83 @@ local function judge(name, kernel, bar)
     if kernel.registers > bar.registers then
         complain("%d registers, more than %d", kernel.registers, bar.registers)
     end
-    for _, what in ipairs(counted) do
-        if (kernel[what] or 0) ~= (bar[what] or 0) then
-            complain("%d %s, not %d", kernel[what] or 0, what, bar[what] or 0)
+end
+
+-- Of a kernel that moves bytes.
+local function judge_moving(name, kernel, bar)
+    return sentences_on(name, function(complain)
+        if not bar then return complain "has no bar in this table" end
+        judge_size(kernel, bar, complain)
+        for _, what in ipairs(counted) do
+            if (kernel[what] or 0) ~= (bar[what] or 0) then
+                complain("%d %s, not %d", kernel[what] or 0, what, bar[what] or 0)
+            end
+        end
+        judge_accesses(kernel, bar, complain)
+    end)
+end
+
+-- The row of a kernel: its own, or that of all which have its first word.
+local function row_of(rows, name)
+    return rows[name] or rows[name:match "^%S+"] or {}
+end
+
+-- Of a kernel that computes.
+local function judge_computing(name, kernel, tables)
+    local bar = setmetatable({}, { __index = tables.computing_all })
+    for what, bound in pairs(row_of(tables.computing, name)) do bar[what] = bound end
+    return sentences_on(name, function(complain)
+        judge_size(kernel, bar, complain)
+        if kernel.shared > bar.shared then
+            complain("%d bytes of shared memory, more than %d", kernel.shared, bar.shared)
+        end
+        for what, least in pairs(row_of(tables.multiplying, name)) do
+            if (kernel[what] or 0) < least then
+                complain("%d %s, fewer than %d", kernel[what] or 0, what, least)
+            end
+        end
+    end)
+end
+
+-- Rows of tables that no kernel has.
+local function judge_rows(kernels, tables)
+    local known, wrong = {}, {}
+    for name in pairs(kernels) do
+        known[name], known[name:match "^%S+"] = true, true
+    end
+    for _, of in ipairs { "moving", "computing", "multiplying" } do
+        for name in pairs(tables[of]) do
+            if not known[name] then wrong[#wrong + 1] = name .. ": is not there" end
         end
     end
-    judge_accesses(kernel, bar, complain)
     return wrong
 end
 
 -- ---- what is shipped ----------------------------------------------------------------------------
 
+-- By short name.
 local function kernels_of(arch, text)
     local all = {}
     for _, image in ipairs(cubin.images(text)) do
-        for name, kernel in pairs(image.arch == arch and image.kernels or {}) do
+        for symbol, kernel in pairs(image.arch == arch and image.kernels or {}) do
+            local name = names.short(symbol)
+            assert(not all[name], name .. ": two kernels have this name")
+            kernel.moves = name == symbol
             all[name] = kernel
         end
     end
     return all
+end
+
+local function judge_all(kernels, tables)
+    local wrong = judge_rows(kernels, tables)
+    for name, kernel in pairs(kernels) do
+        local found = kernel.moves and judge_moving(name, kernel, tables.moving[name])
+            or judge_computing(name, kernel, tables)
+        for _, sentence in ipairs(found) do wrong[#wrong + 1] = sentence end
+    end
+    table.sort(wrong)
+    return wrong
 end
 
 local function it_needs_nvcc(what, f)
@@ -126,17 +161,7 @@ describe("the static gate", function()
     for _, arch in ipairs(architectures) do
         it_needs_nvcc(("sm_%d: every kernel keeps its bar, and every bar has its kernel")
             :format(arch), function()
-            local kernels, wrong = kernels_of(arch, read(library)), {}
-            for name, kernel in pairs(kernels) do
-                for _, sentence in ipairs(judge(name, kernel, bars[name])) do
-                    wrong[#wrong + 1] = sentence
-                end
-            end
-            for name in pairs(bars) do
-                if not kernels[name] then wrong[#wrong + 1] = name .. ": is not there" end
-            end
-            table.sort(wrong)
-            assert.equal("", table.concat(wrong, "\n"))
+            assert.equal("", table.concat(judge_all(kernels_of(arch, read(library)), bars), "\n"))
         end)
     end
 
@@ -180,7 +205,7 @@ describe("the static gate, on planted kernels", function()
 
     for _, arch in ipairs(architectures) do
         it_needs_nvcc(("sm_%d: the table refuses a spill"):format(arch), function()
-            local wrong = judge("planted_spill", planted[arch].planted_spill,
+            local wrong = judge_moving("planted_spill", planted[arch].planted_spill,
                 { registers = 64, stores = { "32" } })
             assert.equal(1, #wrong)
             assert.matches("planted_spill: %d+ bytes of local memory, %d+ accesses", wrong[1])
@@ -188,7 +213,7 @@ describe("the static gate, on planted kernels", function()
 
         it_needs_nvcc(("sm_%d: the table refuses narrow accesses"):format(arch), function()
             local kernel = planted[arch].planted_narrow
-            local wrong = judge("planted_narrow", kernel,
+            local wrong = judge_moving("planted_narrow", kernel,
                 { registers = 64, stores = { "128" }, at_once = { ["128"] = 4 }, lists = 0 })
             local text = table.concat(wrong, "\n")
             assert.matches("planted_narrow: %d+ stores of 8 bits", text)
@@ -198,16 +223,38 @@ describe("the static gate, on planted kernels", function()
 
         it_needs_nvcc(("sm_%d: the table refuses more registers, and what it does not name")
             :format(arch), function()
-            local few = judge("planted_narrow", planted[arch].planted_narrow,
+            local few = judge_moving("planted_narrow", planted[arch].planted_narrow,
                 { registers = 4, stores = { "8" } })
             assert.matches("registers, more than 4", table.concat(few), 1, true)
             assert.same({ "planted_narrow: has no bar in this table" },
-                judge("planted_narrow", planted[arch].planted_narrow))
-            local text = table.concat(judge("x", planted[arch].planted_instructions,
+                judge_moving("planted_narrow", planted[arch].planted_narrow))
+            local text = table.concat(judge_moving("x", planted[arch].planted_instructions,
                 { registers = 64, stores = { "32" } }), "\n")
             for _, what in ipairs { "tensor_cores", "async_copies", "barriers", "shuffles" } do
                 assert.matches(("x: 1 %s, not 0"):format(what), text, 1, true)
             end
+        end)
+
+        it_needs_nvcc(("sm_%d: of kernels that compute, the tables refuse too much and too little")
+            :format(arch), function()
+            local kernel = planted[arch].planted_instructions
+            local function judged(tables)
+                tables.computing_all = bars.computing_all
+                tables.computing = tables.computing or {}
+                tables.multiplying = tables.multiplying or {}
+                return table.concat(judge_computing("x f32", kernel, tables), "\n")
+            end
+            assert.equal("", judged {})
+            assert.equal("", judged { multiplying = { x = { tensor_cores = 1 } } })
+            assert.equal("x f32: 1 tensor_cores, fewer than 2",
+                judged { multiplying = { x = { tensor_cores = 2 } } })
+            assert.equal("", judged { multiplying = { ["x f64"] = { tensor_cores = 2 } } })
+            assert.matches("x f32: %d+ registers, more than 4",
+                judged { computing = { x = { registers = 4 } } })
+            assert.matches("x f32: %d+ bytes of shared memory, more than 8",
+                judged { computing = { ["x f32"] = { shared = 8 } } })
+            assert.matches("planted_spill: %d+ bytes of local memory", table.concat(
+                judge_computing("planted_spill", planted[arch].planted_spill, bars)))
         end)
 
         it_needs_nvcc(("sm_%d: the reader knows what a kernel is made of"):format(arch), function()
@@ -223,6 +270,28 @@ describe("the static gate, on planted kernels", function()
             assert.equal(0, kernel.frame)
         end)
     end
+
+    it("a row without a kernel is told", function()
+        local tables = { moving = { a = {} }, computing = { b = {}, ["c f32"] = {} },
+            multiplying = { d = {} } }
+        local wrong = judge_rows({ ["c f64"] = {}, ["b f64"] = {} }, tables)
+        table.sort(wrong)
+        assert.same({ "a: is not there", "c f32: is not there", "d: is not there" }, wrong)
+    end)
+
+    it("short names are the function's, with its template arguments", function()
+        for symbol, name in pairs {
+            cpli_fill = "cpli_fill",
+            _ZN4cpli16moe_margin_startEPd = "moe_margin_start",
+            _ZN4cpli5axpbyIfEEvPKT_PS1_lNS_6numberIS1_E3sumES7_ = "axpby f32",
+            _ZN4cpli5adamwI13__nv_bfloat16Li8EEEv9cpl_adamw = "adamw bf16 8",
+            _ZN4cpli12matmul_tiledI13__nv_bfloat16S1_EEvNS_7productIT_T0_EE =
+                "matmul_tiled bf16 bf16",
+            _ZN4cpli4walkIdLb1ELin2ENS_4tileIfS1_EEEEv = "walk f64 true -2 tile<f32 tile>",
+        } do
+            assert.equal(name, names.short(symbol))
+        end
+    end)
 
     it("the reader refuses what is no cubin", function()
         assert.has_error(function() cubin.kernels "\127ELF\1 32 bits" end,

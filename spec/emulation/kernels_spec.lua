@@ -81,6 +81,12 @@ describe("the emulator, to kernels", function()
         always("atomics", "sum: 3000\nfloats: 500\nleast: 0\n")
     end)
 
+    it("multiplies matrices as tensor cores do, with fragments of ldmatrix or without", function()
+        always("tensor_cores", "wrong: 0 0 0\n")
+        always_faults("ldmatrix_between_rows", "cudaErrorMisalignedAddress",
+            ".*: ldmatrix of a row at .*")
+    end)
+
     it("lands asynchronous copies as late as the wait allows", function()
         always("async_copy", "11111111\n11111111\n")
         always("async_copy_waited_for_too_few", "11111111\ncccccccc\n")

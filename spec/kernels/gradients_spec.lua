@@ -116,6 +116,15 @@ describe("gradients of", function()
         end
     end
 
+    check("matmul of a batch", { random(0, 2, 3, 4), random(1, 2, 4, 5) },
+        function(i) return { op.matmul(i[1], i[2]) } end,
+        function(i, _, d) return { op.matmul_backward(i[1], i[2], d[1]) } end)
+    check("grouped_matmul", { random(0, 6, 3), random(1, 3, 2, 3) },
+        function(i) return { op.grouped_matmul(i[1], i[2], { 0, 4, 4, 6 }) } end,
+        function(i, _, d)
+            return { op.grouped_matmul_backward(i[1], i[2], { 0, 4, 4, 6 }, d[1]) }
+        end)
+
     -- Logits lie 0.3 apart, far more than a step: no choice changes.
     local logits = tensor.from({ 0.1, 0.7, -0.5, 0.4, -0.2, 0.3, 0.9, -0.6, 0.6, -0.3, 0, -0.9 },
         { 3, 4 })

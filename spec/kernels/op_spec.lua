@@ -71,8 +71,11 @@ end
 
 -- Kernels that users know by another name.
 local PUBLIC = { attention = "gqa", attention_backward = "gqa_backward" }
--- What has no gradient to speak of: an optimizer's step and a sort.
-local NO_GRADIENT = { adamw = true, moe_group = true }
+-- What has no gradient to speak of: an optimizer's step, a sort, a move, whose gradient moves the
+-- other way, and a load and its loss, which has its gradient beside it.
+local NO_GRADIENT = {
+    adamw = true, moe_group = true, move_rows = true, moe_load = true, moe_balance = true,
+}
 
 describe("the list of ops", function()
     it("has every kernel of the table, and each with its gradient", function()
@@ -113,8 +116,8 @@ describe("an op", function()
             message(function() local _ = op.gdn(q, q, v, g, g, { cu_seqlen = { 0, 6 } }) end))
         assert.equal('op.rms_norm: unknown field "epsilon"; did you mean "eps"?',
             message(function() local _ = op.rms_norm(g, g, { epsilon = 1 }) end))
-        assert.equal('op.gqa: unknown device "cuda"; there are cpu, ref',
-            message(function() local _ = op.gqa(q, q, v, { device = "cuda" }) end))
+        assert.equal('op.gqa: unknown device "tpu"; did you mean "cpu"?',
+            message(function() local _ = op.gqa(q, q, v, { device = "tpu" }) end))
     end)
 
     it("refuses shapes that do not fit, and says whose", function()

@@ -371,9 +371,10 @@ describe("what a layer refuses", function()
         for i = 1, 3 do
             weights[i - 1], reversed[i - 1] = list[i].weight, list[4 - i].weight
         end
-        for _, given in ipairs { { weights, reversed }, { reversed, weights } } do
+        for what, given in pairs { ["parameter"] = { reversed, weights },
+            ["the gradient of"] = { weights, reversed } } do
             assert.equal(C.CPL_MISMATCH, C.cpl_layer_bind(live.layer, given[1], given[2]))
-            assert.equal("mlp: parameter gate_proj is f64 of 9 x 6, not what was given",
+            assert.equal(("mlp: %s gate_proj is f64 of 9 x 6, not what was given"):format(what),
                 ffi.string(C.cpl_last_error()))
         end
         assert.equal(C.CPL_OK, C.cpl_layer_bind(live.layer, weights, weights))

@@ -116,11 +116,11 @@ end
 
 --- Counts what the kernels of a cubin consist of.
 -- @tparam string text the file's bytes; what stands behind its end does not matter
--- @treturn table by kernel name: `registers` a thread, `frame` (bytes of local memory),
---   `instructions`, `in_flight` (by width the most loads with no store between them); `loads`,
---   `stores`, `shared_*`, `local_*` by width in bits ("8" to "128"; absent where there is none);
---   `tensor_cores`, `async_copies`, `matrix_loads`, `barriers`, `shuffles`, `atomics`,
---   `reductions` (nil where there is none)
+-- @treturn table by kernel name: `registers` a thread, `frame` (bytes of local memory), `shared`
+--   (bytes of shared memory that it declares), `instructions`, `in_flight` (by width the most loads
+--   with no store between them); `loads`, `stores`, `shared_*`, `local_*` by width in bits ("8" to
+--   "128"; absent where there is none); `tensor_cores`, `async_copies`, `matrix_loads`, `barriers`,
+--   `shuffles`, `atomics`, `reductions` (nil where there is none)
 -- @raise where it is no ELF file of 64 bits
 function M.kernels(text)
     local kernels = {}
@@ -131,6 +131,8 @@ function M.kernels(text)
         if name then
             kernels[name] = count(text, list[i])
             kernels[name].registers, kernels[name].frame = registers[name], frames[name]
+            local shared = list[".nv.shared." .. name]
+            kernels[name].shared = shared and shared.bytes or 0
         end
     end
     return kernels

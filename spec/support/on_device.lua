@@ -23,14 +23,20 @@ function M.set(name, value)
     assert(emulator.cpl_emulation_set(name, value) == 0, name)
 end
 
+--- f(...) while ranks have their rows on devices.
+-- @tparam ?string transport "direct" or "nccl"
+function M.with(transport, f, ...)
+    clib.check(C.cpl_host_use_device("cuda-emulated", transport))
+    local results = { pcall(f, ...) }
+    clib.check(C.cpl_host_use_device("cpu", nil))
+    assert(results[1], results[2])
+    return unpack(results, 2, 8)
+end
+
 --- As ranks.try, with the rows of the ranks on devices.
 -- @tparam ?string transport "direct" or "nccl"
 function M.try(transport, n, f, payload, deadline)
-    clib.check(C.cpl_host_use_device("cuda-emulated", transport))
-    local results = { pcall(ranks.try, n, f, payload, deadline) }
-    clib.check(C.cpl_host_use_device("cpu", nil))
-    assert(results[1], results[2])
-    return results[2], results[3]
+    return M.with(transport, ranks.try, n, f, payload, deadline)
 end
 
 --- As ranks.run.

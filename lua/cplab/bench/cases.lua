@@ -68,8 +68,8 @@ end
 --- All rows in the order in which they run.
 -- @tparam table options of `cplab.bench.options`
 -- @treturn {table,...} cases: asked_bytes, bytes, rows (of a rank), lengths, sequences, pack, from,
--- to, method, dtype, row_bytes, cp, tp, in_place, pass, iters, warmup, seed; `reason` where it
--- cannot be made
+-- to, method, dtype, row_bytes, cp, tp, in_place, pass, launch (on devices), iters, warmup, seed;
+-- `reason` where it cannot be made
 function M.make(options)
     local cases, kinds = {}, {}
     for _, list in ipairs { options.from, options.to } do
@@ -77,12 +77,13 @@ function M.make(options)
     end
     local unit = lengths.unit(options.cp, options.tp, kinds)
     local lists = { options.sequences, options.dtypes, options.sizes, options.from, options.to,
-        options.methods }
-    each_choice(lists, function(kind, dtype, bytes, from, to, method)
+        options.methods, options.launches }
+    each_choice(lists, function(kind, dtype, bytes, from, to, method, launch)
         cases[#cases + 1] = settle({
             asked_bytes = bytes, from = from, to = to, method = method, dtype = dtype,
             row_bytes = options.row_bytes[dtype], cp = options.cp, tp = options.tp,
-            in_place = options.in_place, pass = options.pass, iters = options.iters,
+            in_place = options.in_place, pass = options.pass,
+            launch = options.on_device and launch or nil, iters = options.iters,
             warmup = options.warmup, seed = options.seed, fault = options.fault,
         }, kind, unit)
     end)

@@ -3,7 +3,7 @@
 local clib = require "clib"
 local setups = require "cplab.bench.setup"
 
-local ffi = clib.ffi
+local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
@@ -13,8 +13,23 @@ local M = {}
 -- whose result is shown, can only hear of.
 local function corrupt(setup, buffer)
     if setup.rank < setup.comm:size() - 1 or setup.case.rows == 0 then return end
-    local data = ffi.cast("uint8_t *", buffer.tensor.data)
+    buffer:load()
+    local data = ffi.cast("uint8_t *", buffer.data)
     data[setup.case.row_bytes - 1] = 255 - data[setup.case.row_bytes - 1]
+    buffer:store()
+end
+
+-- Lets the first two rows of the last rank pass for each other.
+local function mislead(setup)
+    local tensor = setup.start.tensor
+    if setup.case.fault ~= "trace" or setup.rank < setup.comm:size() - 1
+        or setup.case.rows < 2 then
+        return
+    end
+    local trace = ffi.new("int64_t[?]", C.cpl_tensor_n_rows(tensor))
+    clib.check(C.cpl_tensor_get_trace(tensor, trace))
+    trace[0], trace[1] = trace[1], trace[0]
+    clib.check(C.cpl_tensor_set_trace(tensor, trace))
 end
 
 --- Makes a row wrong if the fault of the case says that this is the place.
@@ -44,7 +59,8 @@ end
 -- ---- checks -----------------------------------------------------------------------
 
 local function count(setup, buffer, phase)
-    return setup.pattern:count_wrong(buffer.tensor.data, buffer.runs, phase)
+    buffer:load()
+    return setup.pattern:count_wrong(buffer.data, buffer.runs, phase)
 end
 
 -- The first buffer holds what the steps start from, the others what must not stay.
@@ -53,10 +69,13 @@ local function prepare(setup, phase)
     setup:rewind()
     start.runs = setup.steps[1].before:runs(setup.rank)
     for _, buffer in ipairs { start, setup.kept } do
-        pattern:fill(buffer.tensor.data, buffer.runs, phase)
+        pattern:fill(buffer.data, buffer.runs, phase)
+        buffer:store()
     end
     for i = 2, #setup.buffers do
-        pattern:poison(setup.buffers[i].tensor.data, setup.buffers[i].runs, phase)
+        local buffer = setup.buffers[i]
+        pattern:poison(buffer.data, buffer.runs, phase)
+        buffer:store()
     end
 end
 
@@ -87,14 +106,43 @@ local function one_phase(setup, phase)
     return between + M.count(setup, phase)
 end
 
---- Collective. Executes the steps once a phase on fresh rows and poisoned targets.
+-- What is timed carries no trace.
+local function forget(tensor, layout, rank)
+    clib.check(C.cpl_tensor_mark(tensor, layout._ptr, rank, false))
+end
+
+-- Positions that travel with the rows, compared where the rows are: on a device as in a step there.
+-- Beside the bits it is a second opinion, of the check that experiments go by.
+local function one_trace(setup)
+    local counters, comm, steps = C.cpl_counters_here(), setup.comm._ptr, setup.steps
+    local start = setup.start.tensor
+    clib.check(C.cpl_tensor_mark(start, steps[1].before._ptr, setup.rank, true))
+    mislead(setup)
+    clib.check(C.cpl_trace_settle(comm))
+    C.cpl_counters_reset()
+    for _, step in ipairs(steps) do
+        setups.carry(step)
+        clib.check(C.cpl_trace_check(step.dst.tensor, step.after._ptr, setup.rank, "bench"))
+    end
+    clib.check(C.cpl_trace_settle(comm))
+    if not setup.kept then forget(start, steps[1].before, setup.rank) end
+    for _, step in ipairs(steps) do forget(step.dst.tensor, step.after, setup.rank) end
+    return tonumber(counters.wrong_rows)
+end
+
+--- Collective. Executes the steps once a phase on fresh rows and poisoned targets, and where the
+-- bits are right once more with a trace.
 -- @treturn integer wrong rows of all ranks, of the worst phase; 0 leaves the rows of the last phase
 function M.run(setup)
     local worst = 0
     for phase = 1, setup.pattern.n_phases do
         worst = math.max(worst, setup.comm:sum({ one_phase(setup, phase) })[1])
     end
-    return worst
+    if worst > 0 then return worst end
+    local wrong = setup.comm:sum({ one_trace(setup) })[1]
+    -- In place it moved the rows once more.
+    if wrong > 0 or not setup.kept then return wrong end
+    return setup.comm:sum({ one_phase(setup, setup.pattern.n_phases) })[1]
 end
 
 return M

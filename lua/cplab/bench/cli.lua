@@ -29,6 +29,12 @@ the same kind: copy us is the median of that. %copy is (bytes written / median u
 / copy us), over all ranks. Out of place every row is written, so that is copy us / median us; in
 place rows that keep their slot are not written, so compare median us with that of zigzag and with
 copy us.
+With --device cuda the times are the devices' own (CUDA events around each exchange in each
+rank's stream; no host waits in the loop): of the slowest card, from when the first of its ranks
+begins until the last is done. copy us is cudaMemcpyAsync from device to device, timed alike. host
+us is how long the slowest host takes to ask for an exchange: where that is no less than the time,
+it is what the time says. Each row stands twice: launched one by one (eager), and replayed from a
+captured graph. cuda-emulated checks the rows; its times mean nothing.
 Over MPI, plain us is a hand-written MPI_Isend and MPI_Irecv of the bytes that cross and then a
 memcpy of those that stay, and %plain is plain us / median us. A round trip has two passes, and so
 have its copies.
@@ -67,9 +73,18 @@ local function add_group(command, whole)
     command:flag("--round-trip", "There and back; two passes.")
 end
 
+local function add_device(command)
+    command:option("--device", "Where the rows are. Default: cpu."):argname "NAME"
+        :choices { "cpu", "cuda", "cuda-emulated" }
+    command:option("--transport", "How ranks on devices reach each other: direct (threads, on one "
+        .. "device or several) or nccl (a device a rank). Default: direct among threads, nccl "
+        .. "under mpirun."):argname "NAME":choices { "direct", "nccl" }
+end
+
 local function add_convert(bench, whole, seconds)
     local command = bench:command("convert", CONVERT)
     command:summary "Changing the layout of rows."
+    add_device(command)
     add_rows(command, whole)
     add_group(command, whole)
     command:option("-n --iters", "Timed iterations. Default: 20."):convert(whole("--iters", 1))
@@ -82,7 +97,8 @@ local function add_convert(bench, whole, seconds)
     command:flag("--json", "Print one JSON object a row.")
     -- Specs plant a fault to see that it is found.
     command:option("--fault", "A fault to be found."):hidden(true)
-        :choices { "check", "source", "loop", "still", "allocation", "rank", "late", "stuck" }
+        :choices { "check", "source", "loop", "still", "allocation", "rank", "late", "stuck",
+            "trace", "wait" }
 end
 
 --- Adds the command.

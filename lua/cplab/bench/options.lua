@@ -148,9 +148,11 @@ local function read(given, processes)
         sizes = read_sizes(words), from = names(words.from, "--from", known),
         to = names(words.to, "--to", known), methods = read_methods(words.method),
         dtypes = names(words.dtype, "--dtype", DTYPES), sequences = read_sequences(words),
-        in_place = words.in_place or false,
+        in_place = words.in_place or false, on_device = (words.device or "cpu") ~= "cpu",
         pass = words.adjoint and "adjoint" or words.round_trip and "round trip" or "forward",
     }
+    -- A graph is another way to ask a device for the same.
+    options.launches = options.on_device and { "eager", "graph" } or { "eager" }
     options.row_bytes = row_bytes(words, options.dtypes)
     check_rows(options.sizes, options.row_bytes)
     options.cp = read_group(words, processes)
@@ -164,8 +166,8 @@ end
 --- Reads the words of a command line.
 -- @tparam table given words by option; what is missing has its default
 -- @tparam ?number processes how many mpirun started; nil: ranks are threads
--- @treturn ?table sizes, from, to, methods, dtypes, sequences (lists); row_bytes by dtype; pass,
--- in_place, all_methods, iters, warmup, cp, tp, seed, deadline, fault
+-- @treturn ?table sizes, from, to, methods, dtypes, sequences, launches (lists); row_bytes by
+-- dtype; pass, in_place, all_methods, on_device, iters, warmup, cp, tp, seed, deadline, fault
 -- @treturn ?string what is wrong, one sentence
 function M.read(given, processes)
     return words_of.reading("bench convert", read, given, processes)

@@ -7,12 +7,12 @@
 -- buffer to buffer in single calls; in place they also bring back the rows that an iteration
 -- starts from.
 -- @classmod cplab.bench.setup
+local buffers = require "cplab.bench.buffer"
 local cases = require "cplab.bench.cases"
 local clib = require "clib"
 local pattern = require "cplab.bench.pattern"
 local plain = require "cplab.bench.plain"
 local routes = require "cplab.route"
-local rows = require "cplab.rows"
 
 local C, ffi = clib.C, clib.ffi
 
@@ -50,6 +50,28 @@ local function make_steps(comm, case, from, to)
     return steps
 end
 
+-- The pieces that a rank receives, of the rank with most.
+local function most_pieces(comm, step)
+    local route, rank = step.route, comm:rank()
+    local pieces = step.is_adjoint and route:sends(rank) or route:receives(rank)
+    return math.max(1, comm:max({ #pieces })[1])
+end
+
+-- Collective. Captures the steps. Returns why they cannot be.
+local function capture(self)
+    for _, step in ipairs(self.steps) do
+        local create = step.is_adjoint and C.cpl_graph_create_adjoint or C.cpl_graph_create
+        local out = ffi.new "cpl_graph *[1]"
+        local status = create(step.plan, step.src.tensor, step.dst.tensor,
+            most_pieces(self.comm, step), out)
+        if status == C.CPL_UNSUPPORTED or status == C.CPL_MISMATCH then
+            return ffi.string(C.cpl_last_error())
+        end
+        clib.check(status)
+        step.graph = ffi.gc(out[0], C.cpl_graph_destroy)
+    end
+end
+
 local function can_be_in_place(comm, steps)
     for _, step in ipairs(steps) do
         if not comm:agree(C.cpl_plan_in_place(step.plan)) then return false end
@@ -60,10 +82,8 @@ end
 local function buffer(self, layout)
     local case = self.case
     local width = case.row_bytes / tonumber(C.cpl_dtype_bytes(clib.dtypes[case.dtype]))
-    return {
-        tensor = rows.new(self.comm._ptr, case.dtype, layout:n_local(self.rank), width),
-        runs = layout:runs(self.rank),
-    }
+    return buffers.new(self.comm._ptr, case.dtype, layout:n_local(self.rank), width,
+        layout:runs(self.rank))
 end
 
 local function take_in_place(self)
@@ -102,12 +122,23 @@ function M.new(comm, case)
         pattern = pattern.new(case.row_bytes, from:stream():n_positions()),
     }, Setup)
     if case.in_place then take_in_place(self) else take_out_of_place(self) end
+    reason = case.launch == "graph" and capture(self)
+    if reason then return nil, reason end
     self.plain = plain.new(self)
     return self
 end
 
---- Collective. One step.
+--- Collective. One step, as it is timed.
 function M.execute(step)
+    if step.graph then
+        clib.check(C.cpl_graph_replay(step.graph, step.plan))
+    else
+        M.carry(step)
+    end
+end
+
+--- Collective. One step by its plan, whatever is timed.
+function M.carry(step)
     local src, dst = step.src.tensor, step.dst.tensor
     if step.is_adjoint then
         clib.check(C.cpl_plan_start_adjoint(step.plan, src, dst, false))

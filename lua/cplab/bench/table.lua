@@ -32,6 +32,10 @@ local function say_place(place)
     return place == "in" and "in place" or ("%s of place"):format(place)
 end
 
+local function say_launch(launch)
+    return launch == "graph" and "replayed from a graph" or "launched one by one"
+end
+
 local NAMES = {
     { "size_bytes", "bytes", bytes },
     { "pack", "pack", text, left = true, line = "data", said = "pack %s" },
@@ -43,6 +47,7 @@ local NAMES = {
     { "row_bytes", "row B", text, line = "data", said = "rows of %s bytes" },
     { "pass", "pass", text, left = true, line = "exchange", said = "%s" },
     { "place", "place", text, left = true, line = "exchange", said = say_place },
+    { "launch", "launch", text, left = true, line = "exchange", said = say_launch },
 }
 
 local FIGURES = {
@@ -50,6 +55,7 @@ local FIGURES = {
     { "p99_us", "p99 us", time, 7 }, { "algbw", "algbw", two_digits, 6 },
     { "busbw", "busbw", two_digits, 6 }, { "copy_us", "copy us", time, 7 },
     { "copy_percent", "%copy", one_digit, 6 },
+    { "host_us", "host us", time, 7, only = "device" },
     { "plain_us", "plain us", time, 8, only = "mpi" },
     { "plain_percent", "%plain", one_digit, 6, only = "mpi" },
     { "wrong_rows", "#wrong", text, 6 },
@@ -58,10 +64,13 @@ local FIGURES = {
 --- A table that is to hold these rows.
 -- @tparam {table,...} rows those of `cplab.bench.figures`; what they measure need not be known yet
 -- @tparam string transport which decides whether there is a plain exchange to compare with
-function M.new(rows, transport)
+-- @tparam boolean on_device whether rows are on devices, which hosts ask to move them
+function M.new(rows, transport, on_device)
     local figures = {}
     for _, column in ipairs(FIGURES) do
-        if column.only == nil or column.only == transport then figures[#figures + 1] = column end
+        if column.only == nil or column.only == (on_device and "device" or transport) then
+            figures[#figures + 1] = column
+        end
     end
     return setmetatable({ shown = columns.new(NAMES, figures, rows) }, Table)
 end
@@ -93,8 +102,8 @@ end
 
 local ORDER = { "schema", "status", "reason", "asked_bytes", "size_bytes", "rows", "sequences",
     "pack", "transport", "ranks", "cp", "tp", "from", "to", "method", "method_used", "dtype",
-    "row_bytes", "pass", "place", "wrong_rows", "min_us", "median_us", "p99_us", "algbw", "busbw",
-    "copy_us", "copy_percent", "plain_us", "plain_percent" }
+    "row_bytes", "pass", "place", "launch", "wrong_rows", "min_us", "median_us", "p99_us", "algbw",
+    "busbw", "copy_us", "copy_percent", "host_us", "plain_us", "plain_percent" }
 
 --- A row as one line of JSON.
 function M.json(row)

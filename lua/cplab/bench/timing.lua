@@ -10,7 +10,7 @@ local C = clib.C
 
 local M = {}
 
-local function allocations()
+local function allocations_here()
     local out = clib.box "cpl_memory_stats"
     C.cpl_memory(out)
     return tonumber(out[0].n_allocations)
@@ -52,10 +52,11 @@ local function make_room(parts, n)
     end
 end
 
--- Until every rank has looked, no rank goes on and takes memory.
-local function count_allocations(comm)
+--- Collective. The blocks of memory that the library has taken in this process: until every rank
+-- has looked, no rank goes on and takes memory.
+function M.allocations(comm)
     comm:barrier()
-    local n = allocations()
+    local n = allocations_here()
     comm:barrier()
     return n
 end
@@ -75,11 +76,11 @@ function M.run(comm, parts, warmup, iters)
     for _ = 1, warmup do
         for _, part in ipairs(parts) do run_part(comm, part, 1) end
     end
-    local before = count_allocations(comm)
+    local before = M.allocations(comm)
     for i = 1, iters do
         for _, part in ipairs(parts) do run_part(comm, part, i) end
     end
-    local taken = count_allocations(comm) - before
+    local taken = M.allocations(comm) - before
     collectgarbage "restart"
     local list, busy = {}, {}
     for _, part in ipairs(parts) do

@@ -27,7 +27,7 @@ end
 
 local function unit(x, options)
     if not options.l2norm then return x end
-    return norm.l2norm(x, { eps = L2NORM_EPS, device = options.device })
+    return norm.l2norm(x, call.same_place(options, { eps = L2NORM_EPS }))
 end
 
 local function parameters(who, q, k, v, g, beta, options)
@@ -35,11 +35,11 @@ local function parameters(who, q, k, v, g, beta, options)
     local p = ffi.new "cpl_gdn"
     dims:take("q", q, "T Hk K")
     dims:take("k", k, "T Hk K")
-    p.v, p.g = dims:take("v", v, "T Hv V"), dims:take("g", g, "T Hv")
-    p.beta = dims:take("beta", beta, "T Hv")
+    p.v, p.g = dims:take("v", v, "T Hv V"), dims:take_wide("g", g, "T Hv")
+    p.beta = dims:take_wide("beta", beta, "T Hv")
     dims:check_groups("Hv", "Hk")
     p.spans = dims:spans(options.cu_seqlens)
-    p.state_in = dims:take_if("h0", options.h0, "S Hv K V")
+    p.state_in = dims:take_if("h0", options.h0, "S Hv K V", true)
     p.q = dims:take("q", unit(q, options), "T Hk K")
     p.k = dims:take("k", unit(k, options), "T Hk K")
     p.n_spans, p.n_rows = dims.S, dims.T
@@ -61,8 +61,8 @@ end
 function M.gdn(q, k, v, g, beta, options)
     options = check_options("op.gdn", options)
     local p, dims = parameters("op.gdn", q, k, v, g, beta, options)
-    local o, hT = dims:new_like(v), dims:new(dims.S, dims.Hv, dims.K, dims.V)
-    p.o, p.state_out = o._ptr.data, hT._ptr.data
+    local o, hT = dims:new_like(v), dims:new_wide(dims.S, dims.Hv, dims.K, dims.V)
+    p.o, p.state_out = dims:at(o), dims:at(hT)
     dims:call_with_workspace("gdn", p)
     return o, hT
 end
@@ -79,16 +79,16 @@ function M.gdn_backward(q, k, v, g, beta, d_o, d_hT, options)
     local p = ffi.new "cpl_gdn_backward"
     p.forward = forward
     p.d_o = dims:take("d_o", d_o, "T Hv V")
-    p.d_state_out = dims:take_if("d_hT", d_hT, "S Hv K V")
+    p.d_state_out = dims:take_if("d_hT", d_hT, "S Hv K V", true)
     local dq, dk, dv = dims:new_like(q), dims:new_like(k), dims:new_like(v)
     local dg, dbeta = dims:new_like(g), dims:new_like(beta)
-    local dh0 = dims:new(dims.S, dims.Hv, dims.K, dims.V)
-    p.dq, p.dk, p.dv = dq._ptr.data, dk._ptr.data, dv._ptr.data
-    p.dg, p.dbeta, p.d_state_in = dg._ptr.data, dbeta._ptr.data, dh0._ptr.data
+    local dh0 = dims:new_wide(dims.S, dims.Hv, dims.K, dims.V)
+    p.dq, p.dk, p.dv = dims:at(dq), dims:at(dk), dims:at(dv)
+    p.dg, p.dbeta, p.d_state_in = dims:at(dg), dims:at(dbeta), dims:at(dh0)
     p.dq_stride, p.dk_stride, p.dv_stride = forward.q_stride, forward.k_stride, forward.v_stride
     dims:call_with_workspace("gdn_backward", p)
     if options.l2norm then
-        local l2 = { eps = L2NORM_EPS, device = options.device }
+        local l2 = call.same_place(options, { eps = L2NORM_EPS })
         dq, dk = norm.l2norm_backward(q, dq, l2), norm.l2norm_backward(k, dk, l2)
     end
     return dq, dk, dv, dg, dbeta, dh0
@@ -101,9 +101,9 @@ function M.gdn_summary(k, v, g, beta, options)
     options = check_options("op.gdn_summary", options)
     local gdn, dims = parameters("op.gdn_summary", k, k, v, g, beta, options)
     local p = ffi.new "cpl_gdn_summary"
-    local transition = dims:new(dims.S, dims.Hv, dims.K, dims.K)
-    local offset = dims:new(dims.S, dims.Hv, dims.K, dims.V)
-    p.gdn, p.transition, p.offset = gdn, transition._ptr.data, offset._ptr.data
+    local transition = dims:new_wide(dims.S, dims.Hv, dims.K, dims.K)
+    local offset = dims:new_wide(dims.S, dims.Hv, dims.K, dims.V)
+    p.gdn, p.transition, p.offset = gdn, dims:at(transition), dims:at(offset)
     dims:call_with_workspace("gdn_summary", p)
     return transition, offset
 end
@@ -119,9 +119,9 @@ function M.gdn_summary_backward(q, k, v, g, beta, d_o, options)
     local gdn, dims = parameters(who, q, k, v, g, beta, options)
     local p = ffi.new "cpl_gdn_summary_backward"
     p.gdn, p.d_o = gdn, dims:take("d_o", d_o, "T Hv V")
-    p.d_state_out = dims:take_if("d_hT", options.d_hT, "S Hv K V")
-    local offset = dims:new(dims.S, dims.Hv, dims.K, dims.V)
-    p.offset = offset._ptr.data
+    p.d_state_out = dims:take_if("d_hT", options.d_hT, "S Hv K V", true)
+    local offset = dims:new_wide(dims.S, dims.Hv, dims.K, dims.V)
+    p.offset = dims:at(offset)
     dims:call_with_workspace("gdn_summary_backward", p)
     return offset
 end

@@ -19,13 +19,13 @@ local function parameters(who, q, k, v, options)
     p.v = dims:take("v", v, "T Hkv V")
     dims:check_groups("Hq", "Hkv")
     local cu = dims:boundaries(options.cu_seqlens)
-    local blocks = dims:keep(ffi.new("cpl_attention_block[?]", math.max(dims.S, 1)))
+    local blocks = ffi.new("cpl_attention_block[?]", math.max(dims.S, 1))
     for i = 0, dims.S - 1 do
         blocks[i].q_slot, blocks[i].kv_slot = cu[i + 1], cu[i + 1]
         blocks[i].n_queries = cu[i + 2] - cu[i + 1]
         blocks[i].n_keys = blocks[i].n_queries
     end
-    p.blocks, p.n_blocks, p.n_queries, p.n_keys = blocks, dims.S, dims.T, dims.T
+    p.blocks, p.n_blocks, p.n_queries, p.n_keys = dims:at(blocks), dims.S, dims.T, dims.T
     p.heads, p.kv_heads, p.key_dim, p.value_dim = dims.Hq, dims.Hkv, dims.D, dims.V
     p.q_stride, p.k_stride, p.v_stride = dims.Hq * dims.D, dims.Hkv * dims.D, dims.Hkv * dims.V
     p.scale, p.window = options.scale or dims.D ^ -0.5, window
@@ -41,8 +41,8 @@ end
 -- @return o [T, Hq, V], lse [T, Hq] (natural logarithm of the sum of e^(scaled score))
 function M.gqa(q, k, v, options)
     local p, dims = parameters("op.gqa", q, k, v, options)
-    local o, lse = dims:new(dims.T, dims.Hq, dims.V), dims:new(dims.T, dims.Hq)
-    p.o, p.lse = o._ptr.data, lse._ptr.data
+    local o, lse = dims:new(dims.T, dims.Hq, dims.V), dims:new_wide(dims.T, dims.Hq)
+    p.o, p.lse = dims:at(o), dims:at(lse)
     dims:call_with_workspace("attention", p)
     return o, lse
 end
@@ -56,10 +56,10 @@ end
 function M.gqa_backward(q, k, v, o, lse, d_o, options)
     local forward, dims = parameters("op.gqa_backward", q, k, v, options)
     local p = ffi.new "cpl_attention_backward"
-    forward.o, forward.lse = dims:take("o", o, "T Hq V"), dims:take("lse", lse, "T Hq")
+    forward.o, forward.lse = dims:take("o", o, "T Hq V"), dims:take_wide("lse", lse, "T Hq")
     p.forward, p.d_o = forward, dims:take("d_o", d_o, "T Hq V")
     local dq, dk, dv = dims:new_like(q), dims:new_like(k), dims:new_like(v)
-    p.dq, p.dk, p.dv = dq._ptr.data, dk._ptr.data, dv._ptr.data
+    p.dq, p.dk, p.dv = dims:at(dq), dims:at(dk), dims:at(dv)
     p.dq_stride, p.dk_stride, p.dv_stride = forward.q_stride, forward.k_stride, forward.v_stride
     dims:call_with_workspace("attention_backward", p)
     return dq, dk, dv
@@ -77,10 +77,10 @@ function M.merge(o, lse, o_b, lse_b, options)
     local dims = call.dims(who, call.options(who, options, {}))
     local p = ffi.new "cpl_merge"
     dims:take("o", o, "T H V")
-    dims:take("lse", lse, "T H")
-    p.o_b, p.lse_b = dims:take("o_b", o_b, "T H V"), dims:take("lse_b", lse_b, "T H")
-    local merged, merged_lse = dims:keep(o:copy()), dims:keep(lse:copy())
-    p.o, p.lse = merged._ptr.data, merged_lse._ptr.data
+    dims:take_wide("lse", lse, "T H")
+    p.o_b, p.lse_b = dims:take("o_b", o_b, "T H V"), dims:take_wide("lse_b", lse_b, "T H")
+    local merged, merged_lse = dims:copy(o), dims:copy(lse)
+    p.o, p.lse = dims:at(merged), dims:at(merged_lse)
     p.n_rows, p.heads, p.width = dims.T, dims.H, dims.V
     dims:call("merge", p)
     return merged, merged_lse
@@ -99,12 +99,12 @@ function M.merge_backward(o, lse, o_b, lse_b, d_o, d_lse, options)
     local who = "op.merge_backward"
     local dims = call.dims(who, call.options(who, options, {}))
     local p = ffi.new "cpl_merge_backward"
-    p.o, p.lse = dims:take("o", o, "T H V"), dims:take("lse", lse, "T H")
-    p.o_b, p.lse_b = dims:take("o_b", o_b, "T H V"), dims:take("lse_b", lse_b, "T H")
-    p.d_o, p.d_lse = dims:take("d_o", d_o, "T H V"), dims:take_if("d_lse", d_lse, "T H")
+    p.o, p.lse = dims:take("o", o, "T H V"), dims:take_wide("lse", lse, "T H")
+    p.o_b, p.lse_b = dims:take("o_b", o_b, "T H V"), dims:take_wide("lse_b", lse_b, "T H")
+    p.d_o, p.d_lse = dims:take("d_o", d_o, "T H V"), dims:take_if("d_lse", d_lse, "T H", true)
     local results = { dims:new_like(o), dims:new_like(lse), dims:new_like(o), dims:new_like(lse) }
-    p.d_o_a, p.d_lse_a = results[1]._ptr.data, results[2]._ptr.data
-    p.d_o_b, p.d_lse_b = results[3]._ptr.data, results[4]._ptr.data
+    p.d_o_a, p.d_lse_a = dims:at(results[1]), dims:at(results[2])
+    p.d_o_b, p.d_lse_b = dims:at(results[3]), dims:at(results[4])
     p.n_rows, p.heads, p.width = dims.T, dims.H, dims.V
     dims:call("merge_backward", p)
     return unpack(results)

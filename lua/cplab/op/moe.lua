@@ -4,6 +4,7 @@
 -- D width. Experts, slots and rows count from 0; lists of integers are flat, row-major, and hold
 -- -1 where a row has no choice.
 -- @module cplab.op.moe
+local args = require "cplab.check_args"
 local call = require "cplab.op.call"
 local clib = require "clib"
 local ffi = clib.ffi
@@ -20,7 +21,7 @@ end
 
 -- Spans that are given as { { first row, rows }, ... }; all rows where they are not.
 local function set_spans(p, dims, list)
-    local spans = dims:keep(ffi.new("cpl_span[?]", math.max(list and #list or 1, 1)))
+    local spans = ffi.new("cpl_span[?]", math.max(list and #list or 1, 1))
     local done = 0
     for i, span in ipairs(list or { { 0, dims.T } }) do
         if type(span) ~= "table" or type(span[1]) ~= "number" or type(span[2]) ~= "number"
@@ -31,7 +32,7 @@ local function set_spans(p, dims, list)
         spans[i - 1].slot, spans[i - 1].length = span[1], span[2]
         done = span[1] + span[2]
     end
-    p.spans, p.n_spans = spans, list and #list or 1
+    p.spans, p.n_spans = dims:at(spans), list and #list or 1
 end
 
 -- Runs the forward; what backward needs stays in the struct.
@@ -44,10 +45,10 @@ local function route(who, logits, options)
     if dims.k < 1 or dims.k > dims.E then
         call.fail(who, "top_k = %d is not in 1 .. E = %d", dims.k, dims.E)
     end
-    local probs, weights = dims:new_like(logits), dims:new(dims.T, dims.k)
-    local chosen = dims:keep(ffi.new("int32_t[?]", math.max(dims.T * dims.k, 1)))
-    local margin = dims:keep(ffi.new "double[1]")
-    p.probs, p.weights, p.chosen, p.margin = probs._ptr.data, weights._ptr.data, chosen, margin
+    local probs, weights = dims:new_wide(dims.T, dims.E), dims:new_wide(dims.T, dims.k)
+    local chosen, margin = dims:new_array("int32_t", dims.T * dims.k), dims:new_array("double", 1)
+    p.probs, p.weights = dims:at(probs), dims:at(weights)
+    p.chosen, p.margin = dims:at(chosen), dims:at(margin)
     set_spans(p, dims, options.spans)
     p.n_rows, p.experts, p.top_k = dims.T, dims.E, dims.k
     p.renormalise = options.renormalise ~= false
@@ -77,15 +78,15 @@ function M.moe_route_backward(logits, dweights, options)
     local forward, dims, _, given = route("op.moe_route_backward", logits, options)
     local p = ffi.new "cpl_moe_route_backward"
     p.probs, p.chosen = forward.probs, forward.chosen
-    p.dweights = dims:take("dweights", dweights, "T k")
+    p.dweights = dims:take_wide("dweights", dweights, "T k")
     if given.dprobs then
         if #given.dprobs ~= dims.E then
             call.fail(dims.who, "dprobs has %d numbers, but E is %d", #given.dprobs, dims.E)
         end
-        p.dprobs = dims:keep(ffi.new("double[?]", dims.E, given.dprobs))
+        p.dprobs = dims:list("double", given.dprobs)
     end
     local dlogits = dims:new_like(logits)
-    p.dlogits, p.n_rows, p.experts, p.top_k = dlogits._ptr.data, dims.T, dims.E, dims.k
+    p.dlogits, p.n_rows, p.experts, p.top_k = dims:at(dlogits), dims.T, dims.E, dims.k
     p.renormalise = forward.renormalise
     dims:call("moe_route_backward", p)
     return dlogits
@@ -116,13 +117,73 @@ function M.moe_group(chosen, options)
                 options.experts)
         end
     end
-    p.chosen = dims:keep(ffi.new("int32_t[?]", math.max(n, 1), chosen))
-    local places = dims:keep(ffi.new("int64_t[?]", math.max(n, 1)))
-    local offsets = dims:keep(ffi.new("int64_t[?]", options.experts + 1))
-    p.places, p.offsets, p.experts, p.top_k = places, offsets, options.experts, options.top_k
+    p.chosen = dims:list("int32_t", chosen)
+    local places = dims:new_array("int64_t", n)
+    local offsets = dims:new_array("int64_t", options.experts + 1)
+    p.places, p.offsets = dims:at(places), dims:at(offsets)
+    p.experts, p.top_k = options.experts, options.top_k
     dims.dtype = "f64" -- the table; there are no numbers
     dims:call("moe_group", p)
     return integers_of(places, n), integers_of(offsets, options.experts + 1)
+end
+
+local function numbers_of(array, first, n)
+    local list = {}
+    for i = 1, n do list[i] = array[first + i - 1] end
+    return list
+end
+
+--- How many rows chose each expert, and the sum of its probs over all rows.
+-- @tparam cplab.tensor probs [T, E] of moe_route
+-- @tparam {int,...} offsets E + 1, of moe_group
+-- @tparam ?table options wide (false: true says that the probs are WIDE ones, f32, of a call of
+--   bf16), device
+-- @treturn {number,...} counts of rows
+-- @treturn {number,...} sums of probs
+function M.moe_load(probs, offsets, options)
+    local who = "op.moe_load"
+    local dims = call.dims(who, call.options(who, options, { wide = "boolean?" }))
+    if options and options.wide then dims:set_wide() end
+    local p = ffi.new "cpl_moe_load"
+    p.probs = dims:take_wide("probs", probs, "T E")
+    args.integers(who, "offsets", offsets, 0, nil)
+    if #offsets ~= dims.E + 1 then
+        call.fail(who, "offsets has %d entries, not one more than probs has experts, %d", #offsets,
+            dims.E)
+    end
+    local load = dims:new_array("double", 2 * dims.E)
+    p.offsets, p.load = dims:list("int64_t", offsets), dims:at(load)
+    p.n_rows, p.experts = dims.T, dims.E
+    dims:call("moe_load", p)
+    return numbers_of(load, 0, dims.E), numbers_of(load, dims.E, dims.E)
+end
+
+local BALANCE = { top_k = "integer", coefficient = "number?" }
+
+--- The loss that balances the load of experts, and what the probs of each routed row get of it.
+-- @tparam {number,...} counts of moe_load, of all ranks
+-- @tparam {number,...} sums of moe_load, of all ranks
+-- @tparam table options top_k, coefficient (1), device
+-- @treturn number loss
+-- @treturn {number,...} dprobs, for moe_route_backward
+function M.moe_balance(counts, sums, options)
+    local who = "op.moe_balance"
+    options = call.options(who, options, BALANCE)
+    local dims = call.dims(who, options)
+    args.value(who, "counts", counts, "list")
+    args.value(who, "sums", sums, "list")
+    if #counts ~= #sums then
+        call.fail(who, "counts has %d entries, but sums has %d", #counts, #sums)
+    end
+    local both = {}
+    for i, count in ipairs(counts) do both[i], both[#counts + i] = count, sums[i] end
+    local p, loss = ffi.new "cpl_moe_balance", dims:new_array("double", 1)
+    local dprobs = dims:new_array("double", #counts)
+    p.load, p.loss, p.dprobs = dims:list("double", both), dims:at(loss), dims:at(dprobs)
+    p.experts, p.top_k, p.coefficient = #counts, options.top_k, options.coefficient or 1
+    dims.dtype = "f64" -- the table; there are no others
+    dims:call("moe_balance", p)
+    return loss[0], numbers_of(dprobs, 0, #counts)
 end
 
 -- The places as a C array, all below N, of T rows; sets N where it is not known.
@@ -151,7 +212,7 @@ local function take_places(dims, places, top_k)
         call.fail(dims.who, "places take %d slots, but %s has %d", n, dims.origin.slots,
             dims.slots)
     end
-    return dims:keep(ffi.new("int64_t[?]", math.max(#places, 1), places))
+    return dims:list("int64_t", places)
 end
 
 local PLACED = { top_k = "integer" }
@@ -169,7 +230,7 @@ function M.moe_dispatch(x, places, options)
     p.x = dims:take("x", x, "T D")
     p.places = take_places(dims, places, options.top_k)
     local y = dims:new(dims.slots, dims.D)
-    p.y, p.n_rows, p.top_k, p.width = y._ptr.data, dims.T, options.top_k, dims.D
+    p.y, p.n_rows, p.top_k, p.width = dims:at(y), dims.T, options.top_k, dims.D
     dims:call("moe_dispatch", p)
     return y
 end
@@ -186,7 +247,7 @@ function M.moe_dispatch_backward(x, places, dy, options)
     p.h = dims:take("dy", dy, "slots D")
     p.places = take_places(dims, places, options.top_k)
     local dx = dims:new_like(x)
-    p.y, p.n_rows, p.top_k, p.width = dx._ptr.data, dims.T, options.top_k, dims.D
+    p.y, p.n_rows, p.top_k, p.width = dims:at(dx), dims.T, options.top_k, dims.D
     dims:call("moe_combine", p)
     return dx
 end
@@ -195,7 +256,7 @@ local function combine_parameters(who, h, weights, places, options)
     options = call.options(who, options, { shared = "any?", shared_gate = "any?" })
     local dims = call.dims(who, options)
     local p = ffi.new "cpl_moe_combine"
-    p.h, p.weights = dims:take("h", h, "slots D"), dims:take("weights", weights, "T k")
+    p.h, p.weights = dims:take("h", h, "slots D"), dims:take_wide("weights", weights, "T k")
     p.shared = dims:take_if("shared", options.shared, "T D")
     p.shared_gate = dims:take_if("shared_gate", options.shared_gate, "T")
     if (options.shared == nil) ~= (options.shared_gate == nil) then
@@ -215,7 +276,7 @@ end
 function M.moe_combine(h, weights, places, options)
     local p, dims = combine_parameters("op.moe_combine", h, weights, places, options)
     local y = dims:new(dims.T, dims.D)
-    p.y = y._ptr.data
+    p.y = dims:at(y)
     dims:call("moe_combine", p)
     return y
 end
@@ -231,8 +292,8 @@ function M.moe_combine_backward(h, weights, places, dy, options)
     local dh, dweights = dims:new_like(h), dims:new_like(weights)
     local dshared = given.shared and dims:new_like(given.shared)
     local dgate = given.shared and dims:new_like(given.shared_gate)
-    p.dh, p.dweights = dh._ptr.data, dweights._ptr.data
-    if dshared then p.dshared, p.dshared_gate = dshared._ptr.data, dgate._ptr.data end
+    p.dh, p.dweights = dims:at(dh), dims:at(dweights)
+    if dshared then p.dshared, p.dshared_gate = dims:at(dshared), dims:at(dgate) end
     dims:call("moe_combine_backward", p)
     return dh, dweights, dshared, dgate
 end

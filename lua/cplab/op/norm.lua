@@ -23,7 +23,7 @@ end
 function M.rms_norm(x, weight, options)
     local p, dims = rms_parameters("op.rms_norm", "cpl_rms_norm", x, weight, options)
     local y = dims:new_like(x)
-    p.y, p.y_stride = y._ptr.data, dims.D
+    p.y, p.y_stride = dims:at(y), dims.D
     dims:call("rms_norm", p)
     return y
 end
@@ -35,7 +35,7 @@ function M.rms_norm_backward(x, weight, dy, options)
         options)
     p.dy, p.dy_stride, p.dx_stride = dims:take("dy", dy, "* D"), dims.D, dims.D
     local dx, dweight = dims:new_like(x), dims:zeros(dims.D)
-    p.dx, p.grad_weight = dx._ptr.data, dweight._ptr.data
+    p.dx, p.grad_weight = dims:at(dx), dims:at(dweight)
     dims:call("rms_norm_backward", p)
     return dx, dweight
 end
@@ -61,7 +61,7 @@ function M.gated_rms_norm(x, z, weight, options)
     local p, dims = gated_parameters("op.gated_rms_norm", "cpl_gated_rms_norm", x, z, weight,
         options)
     local y = dims:new_like(x)
-    p.y = y._ptr.data
+    p.y = dims:at(y)
     dims:call("gated_rms_norm", p)
     return y
 end
@@ -73,7 +73,7 @@ function M.gated_rms_norm_backward(x, z, weight, dy, options)
         x, z, weight, options)
     p.dy = dims:take("dy", dy, "* D")
     local dx, dz, dweight = dims:new_like(x), dims:new_like(z), dims:zeros(dims.D)
-    p.dx, p.dz, p.grad_weight = dx._ptr.data, dz._ptr.data, dweight._ptr.data
+    p.dx, p.dz, p.grad_weight = dims:at(dx), dims:at(dz), dims:at(dweight)
     dims:call("gated_rms_norm_backward", p)
     return dx, dz, dweight
 end
@@ -95,7 +95,7 @@ end
 function M.l2norm(x, options)
     local p, dims = l2_parameters("op.l2norm", "cpl_l2norm", x, options)
     local y = dims:new_like(x)
-    p.y, p.y_stride = y._ptr.data, dims.D
+    p.y, p.y_stride = dims:at(y), dims.D
     dims:call("l2norm", p)
     return y
 end
@@ -106,7 +106,7 @@ function M.l2norm_backward(x, dy, options)
     local p, dims = l2_parameters("op.l2norm_backward", "cpl_l2norm_backward", x, options)
     p.dy, p.dy_stride, p.dx_stride = dims:take("dy", dy, "* D"), dims.D, dims.D
     local dx = dims:new_like(x)
-    p.dx = dx._ptr.data
+    p.dx = dims:at(dx)
     dims:call("l2norm_backward", p)
     return dx
 end

@@ -7,13 +7,16 @@ local M = {}
 
 --- The sum of the squares of every number, in double.
 -- @tparam cplab.tensor x [..., D]
--- @tparam ?table options device
+-- @tparam ?table options wide (false: true says that they are WIDE ones, f32, of a call of bf16),
+--   device
 -- @treturn number
 function M.sum_squares(x, options)
     local who = "op.sum_squares"
-    local dims = call.dims(who, call.options(who, options, {}))
-    local p, sum = ffi.new "cpl_sum_squares", dims:keep(ffi.new "double[1]")
-    p.x, p.sum, p.n = dims:take("x", x, "* D"), sum, x:n_elements()
+    options = call.options(who, options, { wide = "boolean?" })
+    local dims = call.dims(who, options)
+    if options.wide then dims:set_wide() end
+    local p, sum = ffi.new "cpl_sum_squares", dims:new_array("double", 1)
+    p.x, p.sum, p.n = dims:take_wide("x", x, "* D"), dims:at(sum), x:n_elements()
     dims:call("sum_squares", p)
     return sum[0]
 end
@@ -30,7 +33,7 @@ function M.sum_squares_backward(x, d_sum, options)
     p.x = dims:take("x", x, "* D")
     if type(d_sum) ~= "number" then call.fail(who, "d_sum must be a number") end
     local dx = dims:new_like(x)
-    p.y, p.n, p.alpha = dx._ptr.data, x:n_elements(), 2 * d_sum
+    p.y, p.n, p.alpha = dims:at(dx), x:n_elements(), 2 * d_sum
     dims:call("axpby", p)
     return dx
 end
@@ -59,12 +62,12 @@ function M.adamw(w, grad, m, v, options)
     local dims = call.dims(who, options)
     local p = ffi.new "cpl_adamw"
     dims:take("w", w, "* D")
-    p.grad = dims:take("grad", grad, "* D")
-    dims:take("m", m, "* D")
-    dims:take("v", v, "* D")
+    p.grad = dims:take_wide("grad", grad, "* D")
+    dims:take_wide("m", m, "* D")
+    dims:take_wide("v", v, "* D")
     local results = {}
-    for i, t in ipairs { w, m, v } do results[i] = dims:keep(t:copy()) end
-    p.w, p.m, p.v = results[1]._ptr.data, results[2]._ptr.data, results[3]._ptr.data
+    for i, t in ipairs { w, m, v } do results[i] = dims:copy(t) end
+    p.w, p.m, p.v = dims:at(results[1]), dims:at(results[2]), dims:at(results[3])
     p.n, p.step, p.lr = w:n_elements(), step, options.lr
     p.beta1, p.beta2, p.eps = betas[1], betas[2], options.eps or 1e-8
     p.weight_decay, p.grad_scale = options.weight_decay or 0, options.grad_scale or 1

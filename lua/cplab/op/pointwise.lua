@@ -15,7 +15,7 @@ local function rope(who, x, positions, options, inverse)
         call.fail(who, "rotary_dim = %d is not even and in 0 .. D = %d", rotary_dim, dims.D)
     end
     local y = dims:new_like(x)
-    p.y, p.positions = y._ptr.data, dims:integers("positions", positions, "int64_t")
+    p.y, p.positions = dims:at(y), dims:integers("positions", positions, "int64_t")
     p.n_rows, p.heads, p.width, p.rotary_dim = dims.T, dims.H, dims.D, rotary_dim
     p.x_stride, p.y_stride = dims.H * dims.D, dims.H * dims.D
     p.theta, p.inverse = options.theta or 1e7, inverse
@@ -42,7 +42,8 @@ local function gate_parameters(who, ctype, a, b, A_log, dt_bias, options)
     local dims = call.dims(who, call.options(who, options, {}))
     local p = ffi.new(ctype)
     p.a, p.b = dims:take("a", a, "T H"), dims:take("b", b, "T H")
-    p.a_log, p.dt_bias = dims:take("A_log", A_log, "H"), dims:take("dt_bias", dt_bias, "H")
+    p.a_log = dims:take_wide("A_log", A_log, "H")
+    p.dt_bias = dims:take_wide("dt_bias", dt_bias, "H")
     p.n_rows, p.heads, p.a_stride, p.b_stride = dims.T, dims.H, dims.H, dims.H
     return p, dims
 end
@@ -56,8 +57,8 @@ end
 -- @return g, beta
 function M.gates(a, b, A_log, dt_bias, options)
     local p, dims = gate_parameters("op.gates", "cpl_gates", a, b, A_log, dt_bias, options)
-    local g, beta = dims:new_like(a), dims:new_like(b)
-    p.g, p.beta = g._ptr.data, beta._ptr.data
+    local g, beta = dims:new_wide(dims.T, dims.H), dims:new_wide(dims.T, dims.H)
+    p.g, p.beta = dims:at(g), dims:at(beta)
     dims:call("gates", p)
     return g, beta
 end
@@ -67,11 +68,11 @@ end
 function M.gates_backward(a, b, A_log, dt_bias, dg, dbeta, options)
     local p, dims = gate_parameters("op.gates_backward", "cpl_gates_backward", a, b, A_log,
         dt_bias, options)
-    p.dg, p.dbeta = dims:take("dg", dg, "T H"), dims:take("dbeta", dbeta, "T H")
+    p.dg, p.dbeta = dims:take_wide("dg", dg, "T H"), dims:take_wide("dbeta", dbeta, "T H")
     local da, db = dims:new_like(a), dims:new_like(b)
     local dA_log, ddt_bias = dims:zeros(dims.H), dims:zeros(dims.H)
-    p.da, p.db, p.da_stride, p.db_stride = da._ptr.data, db._ptr.data, dims.H, dims.H
-    p.grad_a_log, p.grad_dt_bias = dA_log._ptr.data, ddt_bias._ptr.data
+    p.da, p.db, p.da_stride, p.db_stride = dims:at(da), dims:at(db), dims.H, dims.H
+    p.grad_a_log, p.grad_dt_bias = dims:at(dA_log), dims:at(ddt_bias)
     dims:call("gates_backward", p)
     return da, db, dA_log, ddt_bias
 end
@@ -92,7 +93,7 @@ end
 function M.swiglu(gate, up, options)
     local p, dims = swiglu_parameters("op.swiglu", "cpl_swiglu", gate, up, options)
     local y = dims:new_like(up)
-    p.y = y._ptr.data
+    p.y = dims:at(y)
     dims:call("swiglu", p)
     return y
 end
@@ -104,7 +105,7 @@ function M.swiglu_backward(gate, up, dy, options)
         options)
     p.dy = dims:take("dy", dy, "* F")
     local dgate, dup = dims:new_like(gate), dims:new_like(up)
-    p.dgate, p.dup = dgate._ptr.data, dup._ptr.data
+    p.dgate, p.dup = dims:at(dgate), dims:at(dup)
     dims:call("swiglu_backward", p)
     return dgate, dup
 end
@@ -126,7 +127,7 @@ end
 function M.sigmoid_gate(x, gate, options)
     local p, dims = sigmoid_gate_parameters("op.sigmoid_gate", "cpl_sigmoid_gate", x, gate, options)
     local y = dims:new_like(x)
-    p.y = y._ptr.data
+    p.y = dims:at(y)
     dims:call("sigmoid_gate", p)
     return y
 end
@@ -138,23 +139,26 @@ function M.sigmoid_gate_backward(x, gate, dy, options)
         "cpl_sigmoid_gate_backward", x, gate, options)
     p.dy = dims:take("dy", dy, "* D")
     local dx, dgate = dims:new_like(x), dims:new_like(gate)
-    p.dx, p.dgate = dx._ptr.data, dgate._ptr.data
+    p.dx, p.dgate = dims:at(dx), dims:at(dgate)
     dims:call("sigmoid_gate_backward", p)
     return dx, dgate
 end
 
 local function axpby_parameters(who, x, y, options)
-    options = call.options(who, options, { alpha = "number?", beta = "number?" })
+    options = call.options(who, options, { alpha = "number?", beta = "number?",
+        wide = "boolean?" })
     local dims = call.dims(who, options)
-    dims:take("x", x, "* D")
-    dims:take("y", y, "* D")
+    if options.wide then dims:set_wide() end
+    dims:take("x", x, "* D", options.wide)
+    dims:take("y", y, "* D", options.wide)
     return dims, options.alpha or 1, options.beta or 1
 end
 
 -- alpha x + beta y in y's memory.
 local function add_to(dims, x, alpha, y, beta)
     local p = ffi.new "cpl_axpby"
-    p.x, p.y, p.n, p.alpha, p.beta = x._ptr.data, y._ptr.data, x:n_elements(), alpha, beta
+    p.x, p.y, p.n, p.alpha, p.beta = dims:at(x), dims:at(y), x:n_elements(), alpha, beta
+    p.wide = dims.is_wide
     dims:call("axpby", p)
     return y
 end
@@ -162,11 +166,12 @@ end
 --- alpha x + beta y, a new tensor.
 -- @tparam cplab.tensor x [..., D]
 -- @tparam cplab.tensor y [..., D]
--- @tparam ?table options alpha (1), beta (1), device
+-- @tparam ?table options alpha (1), beta (1), wide (false: true says that the numbers are WIDE
+--   ones, f32, of a call of bf16), device
 -- @treturn cplab.tensor
 function M.axpby(x, y, options)
     local dims, alpha, beta = axpby_parameters("op.axpby", x, y, options)
-    return add_to(dims, x, alpha, dims:keep(y:copy()), beta)
+    return add_to(dims, x, alpha, dims:copy(y), beta)
 end
 
 --- The gradients of axpby.
@@ -174,7 +179,7 @@ end
 -- @return dx, dy
 function M.axpby_backward(x, y, dz, options)
     local dims, alpha, beta = axpby_parameters("op.axpby_backward", x, y, options)
-    dims:take("dz", dz, "* D")
+    dims:take("dz", dz, "* D", options and options.wide)
     return add_to(dims, dz, alpha, dims:new_like(x), 0),
         add_to(dims, dz, beta, dims:new_like(y), 0)
 end

@@ -1,0 +1,37 @@
+/*
+ * lists.h: lists of integers that kernels read - spans, blocks, positions, row
+ * indices. The host makes them when something is prepared. Where kernels work
+ * in a device's memory each list has a copy there; on the host the list itself
+ * is what they read. All of it goes with the owner.
+ */
+#ifndef CPLI_LISTS_H
+#define CPLI_LISTS_H
+
+#include "base.h"
+#include "comm/comm.h"
+
+typedef struct cpli_lists {
+    cpl_comm *comm; /* whose memory kernels work in */
+    void **here;    /* blocks of the host */
+    int64_t n_here;
+    void **copies; /* blocks of the device */
+    int64_t n_copies;
+} cpli_lists;
+
+/* Local. A zeroed list on the host. Errors: MEMORY. */
+cpl_status cpli_list_make(cpli_lists *lists, size_t n, size_t size, void **out);
+/* Typed spelling: CPLI_LIST_MAKE(lists, n, &array). */
+#define CPLI_LIST_MAKE(lists, n, out) \
+    cpli_list_make(lists, (size_t)(n), sizeof(**(out)), (void **)(out))
+
+/* Local. Where kernels find a list of the host, which must stay as it is and
+ * outlive the lists. Errors: MEMORY, SYSTEM (what the device says). */
+cpl_status cpli_list_send(cpli_lists *lists, const void *list, size_t bytes,
+                          void **out);
+/* Typed spelling: CPLI_LIST_SEND(lists, array, n, &there). */
+#define CPLI_LIST_SEND(lists, list, n, out) \
+    cpli_list_send(lists, list, (size_t)(n) * sizeof(**(out)), (void **)(out))
+
+void cpli_lists_free(cpli_lists *lists);
+
+#endif

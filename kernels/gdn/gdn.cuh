@@ -1,0 +1,208 @@
+/*
+ * gdn.cuh: what the kernels of the gated delta rule share: where a chunk lies,
+ * and what lies where in a workspace. The maths is that of chunk.h, pull.h and
+ * gdn_ref.c, in their letters.
+ *
+ * Spans lie on the device, so a first kernel counts their chunks there. What
+ * is kept per token lies in rows of [n_rows, value_heads, ..], whatever the
+ * spans are. States are kept between two chunks of a span only: there are at
+ * most n_rows / chunk such places, for its ends are state_in and state_out.
+ */
+#ifndef CPLI_GDN_CUH
+#define CPLI_GDN_CUH
+
+#include "compute.cuh"
+
+namespace cpli
+{
+
+constexpr int GDN_CHUNK = 64;     /* rows of a chunk at most */
+constexpr int GDN_FAST_DIM = 128; /* key_dim and value_dim of the fast way */
+constexpr int GDN_MOST_DIM = 256; /* and of the naive one */
+
+/* Blocks that n things are walked by, each by one at a time: enough to fill a
+ * device, whatever n is. */
+constexpr unsigned GDN_BLOCKS = 1024;
+
+inline unsigned gdn_blocks(int64_t n)
+{
+    return n < GDN_BLOCKS ? static_cast<unsigned>(n) : GDN_BLOCKS;
+}
+
+/* Entry i counts what spans 0 .. i hold. */
+struct gdn_list {
+    const cpl_span *spans;
+    int64_t n_spans;
+    int64_t n_rows;
+    int64_t chunk;
+    int64_t *chunks; /* chunks */
+    int64_t *kept;   /* states between two chunks */
+    int64_t *done;   /* rows until the end of the last one that is not empty */
+};
+
+/* A chunk; or, with n = 0, a span without one. */
+struct gdn_place {
+    int64_t span;
+    int64_t slot;
+    int n;            /* rows */
+    bool first, last; /* of its span */
+    int64_t kept;     /* the state that leaves it, if it is not the last; the
+                         one that enters, if not the first, is kept - 1 */
+};
+
+/* Chunks are walked by a grid that may be too large or too small. */
+inline int64_t gdn_most_chunks(const cpl_gdn *p)
+{
+    return p->n_rows / p->chunk + p->n_spans;
+}
+
+inline int64_t gdn_most_kept(const cpl_gdn *p)
+{
+    return p->n_rows / p->chunk;
+}
+
+__device__ __forceinline__ int64_t gdn_before(const int64_t *ends, int64_t i)
+{
+    return i == 0 ? 0 : ends[i - 1];
+}
+
+__device__ __forceinline__ int64_t gdn_n_chunks(const gdn_list &list)
+{
+    return gdn_before(list.chunks, list.n_spans);
+}
+
+/* Chunk `at` of a span, 0 <= at < the span's. */
+__device__ __forceinline__ gdn_place gdn_chunk_of(const gdn_list &list,
+                                                  int64_t span, int64_t at)
+{
+    const cpl_span s = list.spans[span];
+    const int64_t left = s.length - at * list.chunk;
+    gdn_place place;
+    place.span = span;
+    place.slot = s.slot + at * list.chunk;
+    place.n = static_cast<int>(left < list.chunk ? left : list.chunk);
+    place.first = at == 0;
+    place.last = left <= list.chunk;
+    place.kept = gdn_before(list.kept, span) + at;
+    return place;
+}
+
+/* Chunk `index` of all. */
+__device__ __forceinline__ gdn_place gdn_find(const gdn_list &list,
+                                              int64_t index)
+{
+    int64_t low = 0, high = list.n_spans - 1; /* the first that ends beyond */
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (list.chunks[middle] > index)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return gdn_chunk_of(list, low, index - gdn_before(list.chunks, low));
+}
+
+__device__ __forceinline__ int64_t gdn_span_chunks(const gdn_list &list,
+                                                   int64_t span)
+{
+    return list.chunks[span] - gdn_before(list.chunks, span);
+}
+
+/* Elements of a state, and the state of (span, head); NULL of NULL. */
+__host__ __device__ __forceinline__ int64_t gdn_state_size(const cpl_gdn &p)
+{
+    return p.key_dim * p.value_dim;
+}
+
+template <class R>
+__device__ __forceinline__ R *gdn_state(const cpl_gdn &p, R *states,
+                                        int64_t index, int64_t head)
+{
+    return states == nullptr
+               ? nullptr
+               : states + (index * p.value_heads + head) * gdn_state_size(p);
+}
+
+__device__ __forceinline__ int64_t gdn_key_head(const cpl_gdn &p, int head)
+{
+    const unsigned heads = static_cast<unsigned>(p.value_heads);
+    return static_cast<unsigned>(head) /
+           (heads / static_cast<unsigned>(p.key_heads));
+}
+
+__device__ __forceinline__ float gdn_exp(float x)
+{
+    return expf(x);
+}
+__device__ __forceinline__ double gdn_exp(double x)
+{
+    return exp(x);
+}
+
+/* ---- workspaces ---- */
+
+/* Pieces of a workspace; of NULL only their sizes. */
+class gdn_arena
+{
+  public:
+    explicit gdn_arena(void *workspace) : at_(static_cast<char *>(workspace))
+    {
+    }
+
+    template <class E> E *take(int64_t n)
+    {
+        E *piece = at_ == nullptr ? nullptr : reinterpret_cast<E *>(at_ + used);
+        used += (static_cast<size_t>(n) * sizeof(E) + 63) / 64 * 64;
+        return piece;
+    }
+
+    size_t used = 0;
+
+  private:
+    char *at_;
+};
+
+gdn_list gdn_take_list(const cpl_gdn *p, gdn_arena *arena);
+
+/* ---- launches that all passes share; each is a cudaError_t ---- */
+
+/* Fills the list. */
+int gdn_count(const gdn_list &list, cpl_cuda_stream stream);
+
+/* Rows outside of the spans become zero; width and stride in elements. */
+int gdn_zero_gaps(const gdn_list &list, int32_t dtype, void *rows,
+                  int64_t width, int64_t stride, cpl_cuda_stream stream);
+
+/* Rows of dq or dk: the sum over the value heads of each key head, in order, of
+ * what lies in [n_rows, value_heads, K] of the dtype's sums. */
+int gdn_sum_heads(const gdn_list &list, const cpl_gdn *p, int32_t dtype,
+                  const void *by_value_head, void *rows, int64_t stride,
+                  cpl_cuda_stream stream);
+
+/* The list of a backward pass, and zeros in the gaps of its gradients. */
+int gdn_begin_backward(const cpl_gdn_backward *b, const gdn_list &list,
+                       int32_t dtype, cpl_cuda_stream stream);
+
+inline bool gdn_is_fast(const cpl_gdn *p)
+{
+    return p->key_dim <= GDN_FAST_DIM && p->value_dim <= GDN_FAST_DIM;
+}
+
+/* ---- the ways: by tokens (gdn_naive.cu), and by chunks ---- */
+
+#define CPLI_GDN_WAYS(op)                                                    \
+    size_t gdn_naive##op##_workspace(const cpl_gdn##op *p, int32_t dtype);   \
+    int gdn_naive##op(const cpl_gdn##op *p, int32_t dtype,                   \
+                      cpl_cuda_stream stream);                               \
+    size_t gdn_chunked##op##_workspace(const cpl_gdn##op *p, int32_t dtype); \
+    int gdn_chunked##op(const cpl_gdn##op *p, int32_t dtype,                 \
+                        cpl_cuda_stream stream);
+CPLI_GDN_WAYS()
+CPLI_GDN_WAYS(_backward)
+CPLI_GDN_WAYS(_summary)
+CPLI_GDN_WAYS(_summary_backward)
+#undef CPLI_GDN_WAYS
+
+} // namespace cpli
+
+#endif

@@ -1,0 +1,105 @@
+-- Whole steps on devices that are emulated, against one rank of the host: every number of a small
+-- hybrid stack, with the rows of all tensors traced, and no wait for a device inside a step.
+--
+-- Bounds: in f64 that of spec/stack/parity_spec.lua, 1e-12; in f32 1e-4, as there.
+local labs = require "spec.support.labs"
+local on_device = require "spec.support.on_device"
+
+local it_there = on_device.it(it, pending)
+
+local BOUNDS = { f64 = 1e-12, f32 = 1e-4 }
+
+local MOE = { experts = 5, top_k = 2, width = 8, shared_width = 4, aux_coefficient = 0.5 }
+local MLA = { heads = 4, q_rank = 5, kv_rank = 6, nope_dim = 3, rope_dim = 2, value_dim = 7 }
+
+local function gqa(changes)
+    local sizes = labs.model().gqa
+    for name, value in pairs(changes) do sizes[name] = value end
+    return sizes
+end
+
+local function gdn(changes)
+    local sizes = labs.model().gdn
+    for name, value in pairs(changes) do sizes[name] = value end
+    return sizes
+end
+
+-- A step that is not traced, since looking at a trace is waiting for the device.
+local STEP = { "step", { backward = true, optimizer = "adamw", lr = 0.01, iters = 2 } }
+
+-- Runs a traced step that is compared, then two of training; their metrics.
+local function run(job)
+    local tp = job.tp or 1
+    local model = labs.model(job.model)
+    model.mlp = not model.moe and model.mlp or nil
+    local compared = { backward = true, reference = true, trace = true, recompute = job.recompute,
+        pipeline = job.pipeline }
+    local result, message = on_device.with(job.transport, labs.run, {
+        stream = labs.padded(job.real, 2 * job.cp * tp), model = model, cp = job.cp, tp = tp,
+        calls = { { "step", compared }, STEP },
+    })
+    if not result then error(message, 2) end
+    return result.answers[1], result.answers[2]
+end
+
+local function check(job)
+    local compared, trained = run(job)
+    labs.assert_parity(compared, BOUNDS[job.model and job.model.dtype or "f64"])
+    assert.equal(0, compared.routes_built_in_step)
+    assert.equal(0, trained.host_syncs_in_step)
+    assert.is_nil(trained.convert_ms) -- the host's clock says nothing of it
+    assert.is_true(trained.step_ms > 0)
+end
+
+local REAL = { 7, 0, 9, 1 }
+local JOBS = {
+    ["on one rank"] = { real = REAL, cp = 1 },
+    ["in f32, contiguous"] = { real = REAL, cp = 2, model = { dtype = "f32" } },
+    ["zigzag, keys by p2p"] =
+        { real = REAL, cp = 2, model = { policy = "zigzag", gqa = gqa { cp_mode = "p2p" } } },
+    ["mirror, keys by a2a, heads of the delta rule spread"] = { real = REAL, cp = 2, model = {
+        policy = "mirror", gqa = gqa { cp_mode = "a2a" }, gdn = gdn { cp_mode = "headwise" } } },
+    ["native at cp 4, keys by a2a+p2p"] = { real = REAL, cp = 4, model = {
+        policy = "native", gqa = gqa { cp_mode = "a2a+p2p", a2a = 2, window = 5 } } },
+    ["balanced, experts"] = { real = REAL, cp = 2, model = { policy = "balanced", moe = MOE } },
+    ["experts, tp 2"] = { real = REAL, cp = 2, tp = 2, model = { pattern = "G*", moe = MOE } },
+    ["mla, by nccl"] =
+        { real = REAL, cp = 2, transport = "nccl", model = { pattern = "LG", mla = MLA } },
+    ["tied, two depths of MTP, recomputed"] = { real = REAL, cp = 2, recompute = "layer",
+        model = { pattern = "G*", tied = true, mtp = { depth = 2, kind = "gqa", loss_scale = 0.3 },
+            policy = "zigzag" } },
+    ["two stages"] = { real = REAL, cp = 2, pipeline = { pp = 2 }, model = { policy = "native" } },
+}
+
+describe("a step on devices equals one rank of the host", function()
+    for name, job in pairs(JOBS) do
+        it_there(name, function() check(job) end)
+    end
+end)
+
+-- The checks see on a device what they see elsewhere.
+describe("a step on devices whose rows went wrong", function()
+    local function metrics(faults, changes)
+        local result, message = on_device.with(nil, labs.run, {
+            stream = labs.padded({ 16 }, 4), model = labs.model(changes), cp = 2,
+            options = { faults = faults },
+            calls = { { "step", { backward = true, reference = true, trace = true } } },
+        })
+        return result and result.answers[1], message
+    end
+
+    it_there("is far from the reference, and its trace says so", function()
+        local m = metrics({ swap_runs = { rank = 1 } })
+        assert.is_true(m.parity_fwd > 1e-3)
+        assert.is_true(m.wrong_rows > 0)
+    end)
+
+    it_there("is far from the reference where a state is forgotten", function()
+        assert.is_true(metrics({ drop_handoff = { rank = 1 } }).parity_fwd > 1e-6)
+    end)
+
+    it_there("is refused where a conversion did not happen", function()
+        local _, message = metrics({ leave_out = { layer = 0, way = "to" } }, { policy = "zigzag" })
+        assert.matches("expected rows of contiguous", message)
+    end)
+end)
