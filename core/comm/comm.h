@@ -113,7 +113,8 @@ typedef struct cpli_wrong {
  * Memory that the host does not reach: what is done to it; by the group that
  * it comes from (cpli_comm_whole). All of it goes into the rank's own order of
  * work there and returns at once, but upload, download and wait, which wait and
- * count a host_sync, and found, which waits. Errors: SYSTEM (what the device says), MEMORY.
+ * count a host_sync, and found, which waits. Errors: SYSTEM (what the device
+ * says), MEMORY, ABORTED and DEADLINE (other ranks do not come).
  */
 typedef struct cpli_device_ops {
     const char *name;                    /* "cuda" */

@@ -174,15 +174,20 @@ static cpl_status await_stream(cpli_cuda *device, const char *doing,
     return status;
 }
 
-cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
+cpl_status cpli_cuda_await(cpli_cuda *device, const char *doing)
 {
     cudaError_t error;
-    CPL_TRY(cpli_cuda_refuse_capture(device, doing));
-    cpl_counters_here()->host_syncs++;
     CPL_TRY(await_stream(device, doing, &error));
     CPL_TRY(cpli_cuda_check(device, error, doing));
     device->n_kernels = 0;
     return CPL_OK;
+}
+
+cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
+{
+    CPL_TRY(cpli_cuda_refuse_capture(device, doing));
+    cpl_counters_here()->host_syncs++;
+    return cpli_cuda_await(device, doing);
 }
 
 void cpli_cuda_settle(cpli_cuda *device)

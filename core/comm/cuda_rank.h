@@ -79,6 +79,8 @@ const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype, bool naive);
 /* Waits for the stream; counts a host_sync. ABORTED, DEADLINE: other ranks do
  * not come. */
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing);
+/* The same, not counted: for what looks at steps from outside. */
+cpl_status cpli_cuda_await(cpli_cuda *device, const char *doing);
 /* The same where nothing can be said: the stream is done. */
 void cpli_cuda_settle(cpli_cuda *device);
 /* The first words of every sentence: "cuda". */
