@@ -2,14 +2,15 @@
 local host = io.open("/proc/self/cmdline"):read("*a"):match "^[^%z]+"
 
 -- Runs a spec file with that text in a process of its own: status, all that it prints.
-local function run(text, ending)
+local function run(text, ending, setting)
     local out = os.tmpname()
     local spec = out .. (ending or "_spec.lua")
     local file = assert(io.open(spec, "w"))
     file:write(text)
     file:close()
     local runner = debug.getinfo(1, "S").source:match "^@(.*)host/[^/]*$" .. "run.lua"
-    local status = os.execute(("'%s' '%s' '%s' >'%s' 2>&1"):format(host, runner, spec, out))
+    local status = os.execute(("%s '%s' '%s' '%s' >'%s' 2>&1"):format(setting or "", host, runner,
+        spec, out))
     local printed = assert(io.open(out)):read "*a"
     os.remove(spec)
     os.remove(out)
@@ -33,6 +34,16 @@ describe("a run of the specs", function()
         status, text = run "local x = 1"
         assert.equal(1, status)
         assert.matches("there was no spec to run\n\n0 passed, 0 failed, 0 skipped\n$", text)
+    end)
+
+    it("has the numbers of ranks that are wanted, and no more than there are", function()
+        for setting, sizes in pairs { [""] = "1 2 3 8", ["CPLAB_SIZES=2"] = "1 2",
+            ["CPLAB_SIZES=whole"] = "8" } do
+            local _, text = run([[ it("a", function()
+                error(table.concat(require("spec.support.ranks").sizes { 1, 2, 3, 8, 9 }, " "), 0)
+            end) ]], nil, setting)
+            assert.matches(": " .. sizes .. "\n", text, 1, true)
+        end
     end)
 
     it("fails where a spec calls os.exit", function()
