@@ -322,9 +322,7 @@ cpl_status cpli_cuda_found(cpl_comm *comm, cpli_wrong *out)
     const cpl_cuda_wrong *read = &traces->slate->read;
     CPL_TRY(copy(device, &traces->slate->read, traces->wrong, sizeof *read));
     CPL_TRY(wipe(device));
-    CPL_TRY(cpli_cuda_check(device, cudaStreamSynchronize(device->stream),
-                            "reading what checks found"));
-    device->n_kernels = 0;
+    CPL_TRY(cpli_cuda_await(device, "reading what checks found"));
     if (read->rows == 0)
         return CPL_OK;
     const label *named = &traces->labels[read->check % MOST_LABELS];
