@@ -583,9 +583,11 @@ typedef struct cpl_devices_found {
                       driver */
     int runtime;   /* of the plug-in */
     int nccl;      /* 22809 for 2.28.9; 0: no NCCL that serves */
+    int cublas;    /* 130100 for 13.1.0; 0: none, and our own kernel multiplies */
     char names[CPL_MAX_DEVICES][64];
     char problem[512];      /* why there are no devices; "" */
     char nccl_problem[512]; /* why there is no NCCL; "" */
+    char cublas_problem[512];
 } cpl_devices_found;
 
 /* The group of one rank, with no world. It has no state and lives for ever. */
@@ -609,8 +611,9 @@ CPL_API int cpl_comm_size(const cpl_comm *comm);
 CPL_API const char *cpl_comm_transport(const cpl_comm *comm);
 /* Collective. */
 CPL_API cpl_status cpl_comm_barrier(cpl_comm *comm);
-/* Collective. Sums n elements (F64, F32, I64) of every rank in rank order, in
- * place: the same bits on every rank and in every run. */
+/* Collective. Sums n elements of every rank in rank order, in place: the same
+ * bits on every rank and in every run. bf16 is added in f32 and rounded, each
+ * time. */
 CPL_API cpl_status cpl_comm_sum(cpl_comm *comm, void *data, int64_t n,
                                 cpl_dtype dtype);
 /* Collective. The elementwise maximum of n doubles; NaN wins. */
@@ -743,8 +746,8 @@ CPL_API cpl_status cpl_trace_check(const cpl_tensor *tensor,
                                    const char *who);
 /* Local. After a step on a device: counts the wrong rows of its checks and
  * keeps the first sentence, as if they had been compared in the step. Waits for
- * the device where something was compared; no host_sync of a step. Elsewhere
- * there is nothing to do. Errors: SYSTEM. */
+ * the device where anything was ever compared; no host_sync of a step.
+ * Elsewhere there is nothing to do. Errors: SYSTEM. */
 CPL_API cpl_status cpl_trace_settle(cpl_comm *comm);
 /* Local. The contract of a place that takes rows of `layout` and nothing else:
  * as cpl_trace_check, but rows that do not say whose they are are refused, too
@@ -823,7 +826,7 @@ CPL_API cpl_status cpl_plan_start_adjoint(cpl_plan *plan,
 
 /* The sum of a tensor over a group, where it lies. */
 typedef struct cpl_sum cpl_sum;
-/* Collective. Makes ready sums of n elements (F64, F32, I64, I32) in the memory
+/* Collective. Makes ready sums of n elements in the memory
  * of the group. Borrows comm. Errors: INVALID, UNSUPPORTED (dtype), MEMORY,
  * SYSTEM. */
 CPL_API cpl_status cpl_sum_create(cpl_comm *comm, cpl_dtype dtype, int64_t n,
@@ -848,8 +851,8 @@ typedef struct cpl_graph cpl_graph;
  * move are swapped (cpl_plan_swaps). `room`: pieces of rows that a rank may
  * receive along a route (direct), or routes that are kept (NCCL); >= 1. Borrows
  * the tensors, which lie on the device, and the comm. Errors: INVALID, MISMATCH
- * (tensors that do not fit, as cpl_plan_start), UNSUPPORTED (no device; more
- * ranks than a graph can address), MEMORY, SYSTEM.
+ * (tensors that do not fit, as cpl_plan_start), UNSUPPORTED (no device),
+ * MEMORY, SYSTEM.
  */
 CPL_API cpl_status cpl_graph_create(cpl_plan *plan, const cpl_tensor *src,
                                     cpl_tensor *dst, int64_t room,
@@ -1023,7 +1026,9 @@ CPL_API cpl_status cpl_layer_moe(const cpl_moe_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_norm(const cpl_norm_config *config,
                                   cpl_dtype dtype, cpl_layer **out);
-/* Rows of a table [in, out] by tokens (I32, one a row; < 0: a zero row). */
+/* Rows of a table [in, out] by tokens (I32, one a row; < 0: a zero row).
+ * Forward refuses a token beyond the table (INVALID); on a device, where nobody
+ * looks at tokens, it gives a row of NaN. */
 CPL_API cpl_status cpl_layer_embedding(const cpl_linear_config *config,
                                        cpl_dtype dtype, cpl_layer **out);
 CPL_API cpl_status cpl_layer_linear(const cpl_linear_config *config,
@@ -1109,7 +1114,7 @@ CPL_API int64_t cpl_kv_cache_bytes(const cpl_kv_cache *cache);
  * is one (forward: INVALID). Forward also refuses rows that do not fit
  * (INVALID, on that rank), backward everything (UNSUPPORTED). Borrows the
  * cache. Errors: INVALID (not an attention layer); prepare: MISMATCH (the cache
- * of another layer or group, or of other sizes).
+ * of another layer or group, or of other sizes), UNSUPPORTED (on a device).
  */
 CPL_API cpl_status cpl_layer_kv_cache(cpl_layer *layer, cpl_kv_cache *cache);
 /*
@@ -1138,7 +1143,8 @@ typedef struct cpl_moe_report {
                         and the next one: below rounding, layouts may differ */
     double aux_loss; /* of the group */
 } cpl_moe_report;
-/* Local. Errors: INVALID (another kind of layer, or no forward yet). */
+/* Local. On a device it waits for the layer and counts host_syncs. Errors:
+ * INVALID (another kind of layer, or no forward yet), SYSTEM. */
 CPL_API cpl_status cpl_layer_moe_report(const cpl_layer *layer,
                                         cpl_moe_report *out);
 

@@ -109,9 +109,8 @@ typedef struct cpl_cuda_source {
 /*
  * Adds to each sum's elements its sources' elements, one source after the
  * other: the bits of a CPU that adds piece by piece. Sums do not overlap.
- * dtypes: f64, f32, i64, i32 (integers wrap around); f16 and bf16 cannot be
- * added on the CPU, nor here. `unit` as above, at least the element's size;
- * below 16 elements are added one by one.
+ * Integers wrap around; bf16 is added in f32 and rounded, each time. `unit` as
+ * above, at least the element's size; below 16 elements are added one by one.
  */
 typedef struct cpl_cuda_add {
     cpl_cuda_bases theirs;

@@ -58,6 +58,8 @@ enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
     X(moe_route)          \
     X(moe_route_backward) \
     X(moe_group)          \
+    X(moe_load)           \
+    X(moe_balance)        \
     X(moe_dispatch)       \
     X(moe_combine)        \
     X(moe_combine_backward)

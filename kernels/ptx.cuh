@@ -114,6 +114,12 @@ __device__ __forceinline__ float cpli_exp2(float x)
     return y;
 }
 
+/* A hint that the 128 bytes around an address will be read soon. */
+__device__ __forceinline__ void cpli_prefetch(const void *at)
+{
+    asm volatile("prefetch.global.L1 [%0];" : : "l"(at));
+}
+
 /* c += a b, products of bf16 and sums in f32. */
 __device__ __forceinline__ void
 cpli_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
@@ -164,6 +170,17 @@ __device__ __forceinline__ void cpli_copy_async(void *shared, const void *from)
                  : "memory");
 }
 
+/* The same of 4 bytes. */
+__device__ __forceinline__ void cpli_copy_async_word(void *shared,
+                                                     const void *from)
+{
+    const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+                 :
+                 : "r"(at), "l"(from)
+                 : "memory");
+}
+
 __device__ __forceinline__ void cpli_copy_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" : : : "memory");
@@ -185,6 +202,10 @@ template <class T> inline T cpli_load(const T *from)
 template <class T> inline void cpli_store(T *to, T value)
 {
     *to = value;
+}
+
+inline void cpli_prefetch(const void *)
+{
 }
 
 namespace emulation
@@ -279,6 +300,11 @@ inline void cpli_ldmatrix_trans(uint32_t (&to)[4], const void *row, CPLI_SITE)
 inline void cpli_copy_async(void *shared, const void *from)
 {
     emulation::copy_async(shared, from, 16);
+}
+
+inline void cpli_copy_async_word(void *shared, const void *from)
+{
+    emulation::copy_async(shared, from, 4);
 }
 
 inline void cpli_copy_async_commit(void)

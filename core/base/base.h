@@ -61,6 +61,10 @@ CPL_API cpl_status cpli_zero(void *memory, size_t bytes);
 CPL_API cpl_status cpli_text(char **out, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* bf16 by its bits: the nearest one, and to even; a NaN stays a NaN. */
+float cpli_from_bf16(uint16_t bits);
+uint16_t cpli_to_bf16(float x);
+
 static inline int64_t cpli_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;

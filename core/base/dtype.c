@@ -24,7 +24,7 @@ size_t cpl_dtype_bytes(cpl_dtype dtype)
     return (unsigned)dtype < CPL_N_DTYPES ? dtypes[dtype].bytes : 0;
 }
 
-static float bf16_to_float(uint16_t bits)
+float cpli_from_bf16(uint16_t bits)
 {
     uint32_t wide = (uint32_t)bits << 16;
     float x;
@@ -32,7 +32,7 @@ static float bf16_to_float(uint16_t bits)
     return x;
 }
 
-static uint16_t float_to_bf16(float x)
+uint16_t cpli_to_bf16(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -49,7 +49,7 @@ static double load(cpl_dtype dtype, const void *data, int64_t i)
     case CPL_F32:
         return ((const float *)data)[i];
     case CPL_BF16:
-        return bf16_to_float(((const uint16_t *)data)[i]);
+        return cpli_from_bf16(((const uint16_t *)data)[i]);
     case CPL_I64:
         return (double)((const int64_t *)data)[i];
     case CPL_I32:
@@ -77,7 +77,7 @@ void cpl_dtype_store(cpl_dtype dtype, void *data, int64_t i, double x)
         ((float *)data)[i] = (float)x;
         break;
     case CPL_BF16:
-        ((uint16_t *)data)[i] = float_to_bf16((float)x);
+        ((uint16_t *)data)[i] = cpli_to_bf16((float)x);
         break;
     case CPL_I64:
         ((int64_t *)data)[i] = (int64_t)x;

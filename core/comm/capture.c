@@ -56,7 +56,8 @@ static cpl_counters between(const cpl_counters *before, const cpl_counters *now)
         .exchanges = now->exchanges - before->exchanges,
         .sent_bytes = now->sent_bytes - before->sent_bytes,
         .sent_messages = now->sent_messages - before->sent_messages,
-        .state_bytes = now->state_bytes - before->state_bytes};
+        .state_bytes = now->state_bytes - before->state_bytes,
+        .trace_checks = now->trace_checks - before->trace_checks};
 }
 
 cpl_status cpl_capture_end(cpl_capture *capture)
@@ -78,6 +79,7 @@ static void count(const cpl_counters *more)
     counters->sent_bytes += more->sent_bytes;
     counters->sent_messages += more->sent_messages;
     counters->state_bytes += more->state_bytes;
+    counters->trace_checks += more->trace_checks;
 }
 
 cpl_status cpl_capture_replay(cpl_capture *capture)

@@ -87,7 +87,7 @@ cpl_status cpl_comm_barrier(cpl_comm *comm)
 
 cpl_status cpl_comm_sum(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype)
 {
-    if ((unsigned)dtype >= CPL_N_DTYPES || !cpli_can_add(dtype))
+    if ((unsigned)dtype >= CPL_N_DTYPES)
         return cpli_fail(CPL_UNSUPPORTED, "comm: no sum of %s",
                          cpl_dtype_name(dtype));
     if (n < 0)

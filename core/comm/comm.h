@@ -113,7 +113,8 @@ typedef struct cpli_wrong {
  * Memory that the host does not reach: what is done to it; by the group that
  * it comes from (cpli_comm_whole). All of it goes into the rank's own order of
  * work there and returns at once, but upload, download and wait, which wait and
- * count a host_sync, and found, which waits. Errors: SYSTEM (what the device says), MEMORY.
+ * count a host_sync, and found, which waits. Errors: SYSTEM (what the device
+ * says), MEMORY, ABORTED and DEADLINE (other ranks do not come).
  */
 typedef struct cpli_device_ops {
     const char *name;                    /* "cuda" */
@@ -131,9 +132,9 @@ typedef struct cpli_device_ops {
     cpl_status (*fill)(cpl_comm *comm, void *to, const void *element,
                        size_t element_bytes, int64_t n);
     /* Positions. Runs are sent there when they first come, and kept. `found`
-     * says what was wrong in all comparisons since it was last asked; where
-     * there were some it waits, which is no part of a step and not counted.
-     * `who` stays the device's. */
+     * says what was wrong in all comparisons since it was last asked, those of
+     * replayed graphs too; where there ever were some it waits, which is no
+     * part of a step and not counted. `who` stays the device's. */
     cpl_status (*write_runs)(cpl_comm *comm, int64_t *trace, int64_t n_rows,
                              const cpl_run *runs, int64_t n_runs);
     cpl_status (*compare)(cpl_comm *comm, const cpli_comparison *what);
@@ -212,6 +213,10 @@ typedef struct cpli_comm_ops {
     cpl_status (*gather)(cpl_comm *comm, const void *data, size_t bytes,
                          void *out);
     cpl_status (*sum)(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype);
+    /* Local. What a wait is to hear that the group does not see, `doing`
+     * something on a device for so long: OK; ABORTED with the sentence of the
+     * rank that failed; DEADLINE. NULL: OK. */
+    cpl_status (*watch)(cpl_comm *comm, double waited_s, const char *doing);
     /* See cpl_comm_plain_exchange; NULL: the transport has no such thing. */
     cpl_status (*plain_exchange)(cpl_comm *comm, const void *src,
                                  const size_t *to, void *dst,
@@ -262,6 +267,10 @@ CPL_API cpl_status cpli_transfer_start(cpl_comm *comm,
 CPL_API cpl_status cpli_transfer_finish(cpl_comm *comm,
                                         const cpli_transfer *transfer);
 
+/* A short sleep, between two looks, of one who has waited `waited_s`: first
+ * none. */
+CPL_API void cpli_pause(double waited_s);
+
 /* Whether this machine's caches hold less than `bytes` bytes. */
 CPL_API bool cpli_is_beyond_caches(int64_t bytes);
 /* memcpy. With is_large it goes around the caches, which could not keep it, and
@@ -272,10 +281,8 @@ CPL_API void cpli_copy_fence(void);
 /* Of pieces one after the other: reads the beginning of the next one into the
  * cache, where the processor could not guess that it is next. */
 void cpli_fetch_ahead(const void *src, int64_t bytes);
-/* Whether elements of dtype can be added: all but BF16. The following are
- * exported for the plug-in. */
-bool cpli_can_add(cpl_dtype dtype);
-/* dst[i] += src[i] for n elements of dtype; integers wrap around. */
+/* dst[i] += src[i] for n elements of dtype; integers wrap around, bf16 is added
+ * in f32 and rounded. This and the following are exported for the plug-in. */
 CPL_API void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src,
                                int64_t n);
 /* a and b, which do not overlap, change places. */

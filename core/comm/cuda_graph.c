@@ -1,8 +1,8 @@
 /*
  * cuda_graph.c: captured work. What NCCL does is captured with its counts, so a
  * graph is good for one route. Where ranks reach each other's memory a graph is
- * one launch that reads its list when it runs: the list of another route is
- * copied over the old one, from device memory to device memory, and the same
+ * launches that read their lists when they run: the lists of another route are
+ * copied over the old ones, from device memory to device memory, and the same
  * graph moves the rows of the next microbatch.
  */
 #include "cuda_rank.h"
@@ -60,17 +60,24 @@ void cpli_cuda_drop(cpl_comm *comm, void *graph)
 {
     if (graph == NULL)
         return;
-    cudaStreamSynchronize(cpli_cuda_of(comm)->stream);
+    cpli_cuda_settle(cpli_cuda_of(comm));
     cudaGraphExecDestroy(graph);
 }
 
 /* ---- a graph for any route ---- */
 
+/* One launch for CPL_CUDA_BASES ranks from whom pieces may come. */
+typedef struct part {
+    void *count, *pieces, *tile_ends; /* device: its list */
+} part;
+
 typedef struct any_route {
     cudaGraphExec_t ready;
     int64_t room;
-    void *count, *pieces, *tile_ends; /* in one block of the device */
-    void *bases[CPL_CUDA_BASES];      /* by rank, as captured */
+    char *lists; /* device: of all parts */
+    part *parts;
+    int n_parts;
+    void **bases; /* by rank, as captured */
 } any_route;
 
 static int unit_of(int64_t row_bytes)
@@ -79,70 +86,74 @@ static int unit_of(int64_t row_bytes)
     return (int)(all & -all);
 }
 
-static cpl_status capture(cpl_comm *comm, const cpli_wish *wish,
-                          any_route *graph)
+static cpl_status launch_part(cpl_comm *comm, const cpli_wish *wish,
+                              const any_route *graph, int i)
 {
     cpli_cuda *device = cpli_cuda_of(comm);
+    bool swaps = wish->combine == CPLI_SWAP;
+    int first = i * CPL_CUDA_BASES;
     cpl_cuda_move move = {.mine = wish->dst,
-                          .pieces = graph->pieces,
-                          .tile_ends = graph->tile_ends,
-                          .n_pieces = graph->count,
+                          .pieces = graph->parts[i].pieces,
+                          .tile_ends = graph->parts[i].tile_ends,
+                          .n_pieces = graph->parts[i].count,
                           .max_tiles = graph->room,
                           .way = CPL_CUDA_PULL,
                           .unit = unit_of(wish->row_bytes)};
-    bool swaps = wish->combine == CPLI_SWAP;
-    memcpy(move.theirs.few, graph->bases, sizeof graph->bases);
-    CPL_TRY(cpli_cuda_begin_capture(comm));
-    cpl_status launched = cpli_cuda_launched(
+    memcpy(move.theirs.few, graph->bases + first,
+           (size_t)cpli_min(comm->size - first, CPL_CUDA_BASES) *
+               sizeof *graph->bases);
+    return cpli_cuda_launched(
         device, (swaps ? cpl_cuda_swap : cpl_cuda_copy)(&move, device->stream),
         swaps ? "cpl_cuda_swap" : "cpl_cuda_copy");
+}
+
+static cpl_status capture(cpl_comm *comm, const cpli_wish *wish,
+                          any_route *graph)
+{
+    cpl_status launched = CPL_OK;
+    CPL_TRY(cpli_cuda_begin_capture(comm));
+    for (int i = 0; launched == CPL_OK && i < graph->n_parts; i++)
+        launched = launch_part(comm, wish, graph, i);
     CPL_TRY(cpli_cuda_end_capture(comm, (void **)&graph->ready));
     return launched;
 }
 
-/* The list, empty still. */
-static cpl_status take_list(cpl_comm *comm, any_route *graph)
+/* The lists, empty still. */
+static cpl_status take_lists(cpl_comm *comm, any_route *graph)
 {
-    char *block = NULL;
     size_t n = (size_t)graph->room;
-    size_t pieces = n * sizeof(cpl_cuda_piece);
-    CPL_TRY(cpli_cuda_alloc(comm, 16 + pieces + n * sizeof(int64_t),
-                            (void **)&block));
-    graph->count = block;
-    graph->pieces = block + 16;
-    graph->tile_ends = block + 16 + pieces;
+    size_t pieces = 16;
+    size_t tile_ends = pieces + n * sizeof(cpl_cuda_piece);
+    size_t bytes = (tile_ends + n * sizeof(int64_t) + 15) / 16 * 16;
+    CPL_TRY(cpli_cuda_alloc(comm, (size_t)graph->n_parts * bytes,
+                            (void **)&graph->lists));
+    for (int i = 0; i < graph->n_parts; i++) {
+        char *list = graph->lists + (size_t)i * bytes;
+        graph->parts[i] = (part){list, list + pieces, list + tile_ends};
+    }
     return CPL_OK;
 }
 
-static cpl_status make(cpl_comm *comm, const cpli_wish *wish, any_route *graph)
+static cpl_status begin(cpl_comm *comm, const cpli_wish *wish, any_route **out)
 {
+    CPL_TRY(CPL_ALLOC(1, out));
+    any_route *graph = *out;
     graph->room = wish->room;
-    if (comm->size > CPL_CUDA_BASES)
-        return cpli_fail(CPL_UNSUPPORTED,
-                         "graph: %d ranks, more than the %d whose addresses a "
-                         "graph keeps",
-                         comm->size, CPL_CUDA_BASES);
-    CPL_TRY(take_list(comm, graph));
-    return capture(comm, wish, graph);
+    graph->n_parts = (comm->size + CPL_CUDA_BASES - 1) / CPL_CUDA_BASES;
+    CPL_TRY(CPL_ALLOC(graph->n_parts, &graph->parts));
+    CPL_TRY(CPL_ALLOC(comm->size, &graph->bases));
+    return take_lists(comm, graph);
 }
 
 cpl_status cpli_graph_make(cpl_comm *comm, const cpli_wish *wish, void **out)
 {
     void *mine = (void *)wish->src;
     any_route *graph = NULL;
-    void **bases = NULL;
-    cpl_status status = CPL_ALLOC(comm->size, &bases);
+    cpl_status status = cpl_comm_agree(comm, begin(comm, wish, &graph));
     if (status == CPL_OK)
-        status = CPL_ALLOC(1, &graph);
-    status = cpl_comm_agree(comm, status);
+        status = cpl_comm_gather(comm, &mine, sizeof mine, graph->bases);
     if (status == CPL_OK)
-        status = cpl_comm_gather(comm, &mine, sizeof mine, bases);
-    if (status == CPL_OK) {
-        memcpy(graph->bases, bases,
-               (size_t)cpli_min(comm->size, CPL_CUDA_BASES) * sizeof *bases);
-        status = cpl_comm_agree(comm, make(comm, wish, graph));
-    }
-    cpli_free(bases);
+        status = cpl_comm_agree(comm, capture(comm, wish, graph));
     if (status != CPL_OK) {
         cpli_graph_drop(comm, graph);
         return status;
@@ -157,7 +168,9 @@ void cpli_graph_drop(cpl_comm *comm, void *handle)
     if (graph == NULL)
         return;
     cpli_cuda_drop(comm, graph->ready);
-    cpli_cuda_free(comm, graph->count);
+    cpli_cuda_free(comm, graph->lists);
+    cpli_free(graph->parts);
+    cpli_free(graph->bases);
     cpli_free(graph);
 }
 
@@ -174,7 +187,9 @@ cpl_status cpli_graph_replay(cpl_comm *comm, const cpli_transfer *transfer,
                              "were when it was captured",
                              peer);
     }
-    CPL_TRY(cpli_table_copy_list(comm, transfer->tables, graph->count,
-                                 graph->pieces, graph->tile_ends));
+    for (int i = 0; i < graph->n_parts; i++)
+        CPL_TRY(cpli_table_copy_list(
+            comm, transfer->tables, i * CPL_CUDA_BASES, graph->parts[i].count,
+            graph->parts[i].pieces, graph->parts[i].tile_ends));
     return cpli_cuda_launch(comm, graph->ready);
 }

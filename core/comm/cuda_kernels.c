@@ -33,6 +33,18 @@ CPLI_CUDA_WORKSPACE_LIST(ENTRIES)
     SIZE(op, bf16, CPL_BF16)
 CPLI_CUDA_WORKSPACE_LIST(SIZES)
 
+#define REFUSAL(op, name, DTYPE)                              \
+    static const char *op##_refusal_##name(const cpl_##op *p) \
+    {                                                         \
+        return cpl_cuda_##op##_refusal(p, DTYPE);             \
+    }
+#define REFUSALS(op)          \
+    REFUSAL(op, f64, CPL_F64) \
+    REFUSAL(op, f32, CPL_F32) \
+    REFUSAL(op, bf16, CPL_BF16)
+REFUSALS(attention)
+REFUSALS(gdn)
+
 #define BEST_F64(op) .op = op##_best_f64,
 #define BEST_F32(op) .op = op##_best_f32,
 #define BEST_BF16(op) .op = op##_best_bf16,
@@ -42,6 +54,10 @@ CPLI_CUDA_WORKSPACE_LIST(SIZES)
 #define SIZE_F64(op) .op##_workspace = op##_workspace_f64,
 #define SIZE_F32(op) .op##_workspace = op##_workspace_f32,
 #define SIZE_BF16(op) .op##_workspace = op##_workspace_bf16,
+#define HEAD(DTYPE, WIDE, name)                    \
+    .dtype = DTYPE, .wide = WIDE,                  \
+    .attention_refusal = attention_refusal_##name, \
+    .gdn_refusal = gdn_refusal_##name,
 #define ALL(ENTRY_OF, SIZE_OF) \
     CPLI_CUDA_LIST(ENTRY_OF)   \
     CPLI_CUDA_WORKSPACE_LIST(ENTRY_OF) CPLI_CUDA_WORKSPACE_LIST(SIZE_OF)
@@ -49,16 +65,20 @@ CPLI_CUDA_WORKSPACE_LIST(SIZES)
 const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype, bool naive)
 {
     static cpl_kernels tables[][2] = {
-        {{.dtype = CPL_F64, .wide = CPL_F64, ALL(BEST_F64, SIZE_F64)},
-         {.dtype = CPL_F64, .wide = CPL_F64, ALL(NAIVE_F64, SIZE_F64)}},
-        {{.dtype = CPL_F32, .wide = CPL_F32, ALL(BEST_F32, SIZE_F32)},
-         {.dtype = CPL_F32, .wide = CPL_F32, ALL(NAIVE_F32, SIZE_F32)}},
-        {{.dtype = CPL_BF16, .wide = CPL_F32, ALL(BEST_BF16, SIZE_BF16)},
-         {.dtype = CPL_BF16, .wide = CPL_F32, ALL(NAIVE_BF16, SIZE_BF16)}},
+        {{HEAD(CPL_F64, CPL_F64, f64) ALL(BEST_F64, SIZE_F64)},
+         {HEAD(CPL_F64, CPL_F64, f64) ALL(NAIVE_F64, SIZE_F64)}},
+        {{HEAD(CPL_F32, CPL_F32, f32) ALL(BEST_F32, SIZE_F32)},
+         {HEAD(CPL_F32, CPL_F32, f32) ALL(NAIVE_F32, SIZE_F32)}},
+        {{HEAD(CPL_BF16, CPL_F32, bf16) ALL(BEST_BF16, SIZE_BF16)},
+         {HEAD(CPL_BF16, CPL_F32, bf16) ALL(NAIVE_BF16, SIZE_BF16)}},
     };
+    static void (*const products[])(const cpl_matmul *) = {
+        cpli_matmul_f64, cpli_matmul_f32, cpli_matmul_bf16};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (tables[i][naive].dtype == dtype) {
             tables[i][naive].device = cpli_cuda_name;
+            if (!naive) /* by cuBLAS where it is there */
+                tables[i][naive].matmul = products[i];
             return &tables[i][naive];
         }
     return NULL;

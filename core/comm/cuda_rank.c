@@ -130,29 +130,70 @@ cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name)
 /* One thread is one rank's. */
 static _Thread_local cpli_cuda *here;
 
+cpli_cuda *cpli_cuda_here(void)
+{
+    return here;
+}
+
 cpl_cuda_stream cpli_cuda_stream_here(void)
 {
     return here->stream;
 }
 
+void cpli_cuda_keep(cpli_cuda *device, cpl_status status)
+{
+    if (device->unsaid != CPL_OK || status == CPL_OK)
+        return;
+    device->unsaid = status;
+    snprintf(device->why, sizeof device->why, "%s", cpl_last_error());
+}
+
 void cpli_cuda_ran(int error, const char *name)
 {
     cpl_status before = here->unsaid;
-    here->unsaid = CPL_OK;
+    here->unsaid = CPL_OK; /* is not said here */
     cpl_status status = cpli_cuda_launched(here, error, name);
-    if (before == CPL_OK && status != CPL_OK)
-        snprintf(here->why, sizeof here->why, "%s", cpl_last_error());
-    here->unsaid = before != CPL_OK ? before : status;
+    here->unsaid = before;
+    cpli_cuda_keep(here, status);
+}
+
+/* Looks at the stream, and after the others where it may wait for them. The
+ * stream is done in any case: it may write to memory of the caller. */
+static cpl_status await_stream(cpli_cuda *device, const char *doing,
+                               cudaError_t *error)
+{
+    cpl_status status = CPL_OK;
+    double since = cpl_clock();
+    while (device->watch != NULL && status == CPL_OK &&
+           cudaStreamQuery(device->stream) == cudaErrorNotReady) {
+        double waited = cpl_clock() - since;
+        status = device->watch(device->comm, waited, doing);
+        cpli_pause(waited);
+    }
+    *error = cudaStreamSynchronize(device->stream);
+    return status;
+}
+
+cpl_status cpli_cuda_await(cpli_cuda *device, const char *doing)
+{
+    cudaError_t error;
+    CPL_TRY(await_stream(device, doing, &error));
+    CPL_TRY(cpli_cuda_check(device, error, doing));
+    device->n_kernels = 0;
+    return CPL_OK;
 }
 
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
 {
     CPL_TRY(cpli_cuda_refuse_capture(device, doing));
     cpl_counters_here()->host_syncs++;
-    CPL_TRY(
-        cpli_cuda_check(device, cudaStreamSynchronize(device->stream), doing));
-    device->n_kernels = 0;
-    return CPL_OK;
+    return cpli_cuda_await(device, doing);
+}
+
+void cpli_cuda_settle(cpli_cuda *device)
+{
+    cudaError_t error;
+    await_stream(device, "giving up memory", &error);
 }
 
 /* ---- opening ---- */
@@ -193,14 +234,16 @@ cpl_status cpli_cuda_open(cpli_cuda *device, int number)
     device->number = number;
     here = device;
     CPL_TRY(cpli_cuda_check(device, cudaSetDevice(number), "choosing it"));
-    return cpli_cuda_check(
+    CPL_TRY(cpli_cuda_check(
         device,
         cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking),
-        "making a stream");
+        "making a stream"));
+    return cpli_cublas_open(device);
 }
 
 void cpli_cuda_close(cpli_cuda *device)
 {
+    cpli_cublas_close(device);
     cpli_cuda_drop_traces(device);
     cpli_free(device->blocks);
     if (device->stream != NULL)
@@ -262,7 +305,7 @@ void cpli_cuda_give(cpli_cuda *device, void *memory)
     cpli_uncount_blocks(1, (int64_t)device->blocks[i].bytes);
     device->blocks[i] = device->blocks[--device->n_blocks];
     /* Others that read it have told my stream when they end. */
-    cudaStreamSynchronize(device->stream);
+    cpli_cuda_settle(device);
     cudaFree(memory);
 }
 

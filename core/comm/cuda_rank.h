@@ -22,9 +22,13 @@ typedef struct cpli_cuda_block {
     size_t bytes;
 } cpli_cuda_block;
 
+/* A rank's cuBLAS (cublas.c). */
+typedef struct cpli_cublas cpli_cublas;
+
 typedef struct cpli_cuda {
     int number; /* of the device */
     cudaStream_t stream;
+    cpli_cublas *cublas; /* NULL: there is none */
     /* The kernels launched since the last wait, each once: CUDA tells of an
      * error in one of them when it is too late to know which. */
     const char *kernels[CPLI_CUDA_NAMES];
@@ -37,6 +41,11 @@ typedef struct cpli_cuda {
     cpl_status unsaid;
     char why[256];
     struct cpli_traces *traces; /* what cuda_trace.c keeps; NULL: nothing */
+    /* Where the stream may wait for ranks that never come: asked while the host
+     * waits for it. Not OK: they do not come, and what waits for them has been
+     * given up. */
+    cpl_status (*watch)(cpl_comm *comm, double waited_s, const char *doing);
+    cpl_comm *comm; /* of watch */
 } cpli_cuda;
 
 static inline cpli_cuda *cpli_cuda_of(const cpl_comm *comm)
@@ -60,12 +69,20 @@ cpl_status cpli_cuda_check(cpli_cuda *device, cudaError_t error,
 cpl_status cpli_cuda_launched(cpli_cuda *device, int error, const char *name);
 /* The same for kernels of a table: remembered until the next check. */
 void cpli_cuda_ran(int error, const char *name);
-/* The stream of this thread's rank. */
+/* What went wrong with the work of a table otherwise, or OK: likewise. */
+void cpli_cuda_keep(cpli_cuda *device, cpl_status status);
+/* The device of this thread's rank, and its stream. */
+cpli_cuda *cpli_cuda_here(void);
 cpl_cuda_stream cpli_cuda_stream_here(void);
 /* The table of a dtype (cuda_kernels.c), of the best kernels or the naive. */
 const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype, bool naive);
-/* Waits for the stream; counts a host_sync. */
+/* Waits for the stream; counts a host_sync. ABORTED, DEADLINE: other ranks do
+ * not come. */
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing);
+/* The same, not counted: for what looks at steps from outside. */
+cpl_status cpli_cuda_await(cpli_cuda *device, const char *doing);
+/* The same where nothing can be said: the stream is done. */
+void cpli_cuda_settle(cpli_cuda *device);
 /* The first words of every sentence: "cuda". */
 extern const char cpli_cuda_name[];
 
@@ -78,6 +95,19 @@ cpl_status cpli_cuda_take(cpli_cuda *device, size_t bytes, void **out);
 void cpli_cuda_give(cpli_cuda *device, void *memory);
 cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,
                             size_t bytes);
+
+/* ---- matrix products (cublas.c) ---- */
+
+/* Opens cuBLAS for a device that has a stream; nothing where there is none.
+ * Errors: SYSTEM, MEMORY. */
+cpl_status cpli_cublas_open(cpli_cuda *device);
+void cpli_cublas_close(cpli_cuda *device);
+/* The version of the library, 0 where there is none; `why`: a sentence. */
+int cpli_cublas_version(char *why, size_t room);
+/* Entries of tables: by cuBLAS, or by our own kernel. */
+void cpli_matmul_f64(const cpl_matmul *p);
+void cpli_matmul_f32(const cpl_matmul *p);
+void cpli_matmul_bf16(const cpl_matmul *p);
 
 /* ---- positions (cuda_trace.c): the ops of cpli_device_ops ---- */
 
@@ -134,17 +164,19 @@ cpl_status cpli_cuda_end_capture(cpl_comm *comm, void **graph);
 cpl_status cpli_cuda_launch(cpl_comm *comm, void *graph);
 void cpli_cuda_drop(cpl_comm *comm, void *graph);
 
-/* One launch of cpl_cuda_copy or cpl_cuda_swap over a list that can be
- * exchanged. */
+/* Launches of cpl_cuda_copy or cpl_cuda_swap over lists that can be exchanged.
+ */
 cpl_status cpli_graph_make(cpl_comm *comm, const cpli_wish *wish, void **out);
 void cpli_graph_drop(cpl_comm *comm, void *graph);
 /* Enqueues the moves of a transfer; bases by rank are to be the captured ones
  * where it has pieces. */
 cpl_status cpli_graph_replay(cpl_comm *comm, const cpli_transfer *transfer,
                              void *const *bases);
-/* Copies a table's list, of one launch, to where a graph reads it. */
+/* Copies a table's list of CPL_CUDA_BASES places to where a graph reads it; an
+ * empty one where it has none. */
 cpl_status cpli_table_copy_list(cpl_comm *comm, const cpli_table *table,
-                                void *count, void *pieces, void *tile_ends);
+                                int first_place, void *count, void *pieces,
+                                void *tile_ends);
 
 /* A table for a transfer's receives: a base a rank. */
 cpl_status cpli_table_of_transfer(cpl_comm *comm, cpli_transfer *transfer);
@@ -154,6 +186,7 @@ cpl_status cpli_table_of_transfer(cpl_comm *comm, cpli_transfer *transfer);
 /* Collective over rank threads: they reach each other's memory. */
 cpl_status cpli_direct_join(cpl_comm *host, const cpli_device_ops *ops,
                             cpl_comm **out);
+void cpli_direct_leave(cpl_comm *comm);
 void cpli_direct_part(cpl_comm *comm);
 bool cpli_is_direct(const cpl_comm *comm);
 /* Collective: a device for each rank. */

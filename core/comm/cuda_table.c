@@ -348,12 +348,27 @@ static cpl_status copy_part(cpl_comm *comm, void *to, const cpli_table *table,
         "a list");
 }
 
-cpl_status cpli_table_copy_list(cpl_comm *comm, const cpli_table *table,
-                                void *count, void *pieces, void *tile_ends)
+/* The launch of the places from first_place on, or NULL. */
+static const batch *batch_at(const cpli_table *table, int first_place)
 {
-    const batch *one = &table->batches[0];
+    for (int i = 0; i < table->n_batches; i++)
+        if (table->batches[i].first_place == first_place)
+            return &table->batches[i];
+    return NULL;
+}
+
+cpl_status cpli_table_copy_list(cpl_comm *comm, const cpli_table *table,
+                                int first_place, void *count, void *pieces,
+                                void *tile_ends)
+{
+    cpli_cuda *device = cpli_cuda_of(comm);
+    const batch *one = batch_at(table, first_place);
+    CPL_ASSERT(table->combine != CPLI_ADD);
+    if (one == NULL)
+        return cpli_cuda_check(
+            device, cudaMemsetAsync(count, 0, sizeof(int64_t), device->stream),
+            "a list");
     size_t n = (size_t)one->n_items;
-    CPL_ASSERT(table->n_batches == 1 && table->combine != CPLI_ADD);
     CPL_TRY(copy_part(comm, count, table, one->count, sizeof(int64_t)));
     CPL_TRY(
         copy_part(comm, pieces, table, one->items, n * sizeof(cpl_cuda_piece)));

@@ -94,11 +94,6 @@ void cpli_copy_bytes(void *dst, const void *src, size_t bytes, bool is_large)
 
 /* ---- add and swap ---- */
 
-bool cpli_can_add(cpl_dtype dtype)
-{
-    return dtype != CPL_BF16;
-}
-
 static void add_f64(double *dst, const double *src, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -124,6 +119,13 @@ static void add_i32(uint32_t *dst, const uint32_t *src, int64_t n)
         dst[i] += src[i];
 }
 
+/* The sum is f32's, rounded. */
+static void add_bf16(uint16_t *dst, const uint16_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = cpli_to_bf16(cpli_from_bf16(dst[i]) + cpli_from_bf16(src[i]));
+}
+
 void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n)
 {
     switch (dtype) {
@@ -139,8 +141,11 @@ void cpli_add_elements(cpl_dtype dtype, void *dst, const void *src, int64_t n)
     case CPL_I32:
         add_i32(dst, src, n);
         break;
-    default:
-        CPL_ASSERT(!"a dtype that cannot be added");
+    case CPL_BF16:
+        add_bf16(dst, src, n);
+        break;
+    case CPL_N_DTYPES:
+        CPL_ASSERT(!"no dtype");
     }
 }
 

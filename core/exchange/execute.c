@@ -98,17 +98,12 @@ static cpl_status check_idle(const cpl_plan *plan)
     return CPL_OK;
 }
 
-/* Adding needs a dtype that can be added, and a target that is not its own
- * source. */
+/* Adding needs a target that is not its own source. */
 static cpl_status check_adding(const cpl_plan *plan, bool accumulate,
                                const cpl_tensor *src, const cpl_tensor *dst)
 {
     if (plan->is_partition && !accumulate)
         return CPL_OK;
-    if (!cpli_can_add(plan->dtype))
-        return cpli_fail(CPL_UNSUPPORTED,
-                         "exchange: rows of %s cannot be added",
-                         cpl_dtype_name(plan->dtype));
     if (src->data == dst->data && cpl_tensor_bytes(src) > 0)
         return cpli_fail(CPL_INVALID,
                          "exchange: an adjoint in place cannot accumulate");

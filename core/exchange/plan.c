@@ -243,8 +243,7 @@ static cpl_status settle(cpl_plan *plan, const cpl_route *route,
 static cpl_status take_moves(cpl_plan *plan, cpl_route *route,
                              const cpl_route_part *part)
 {
-    cpli_row row = {plan->dtype, cpli_plan_row_bytes(plan),
-                    cpli_can_add(plan->dtype), 0};
+    cpli_row row = {plan->dtype, cpli_plan_row_bytes(plan), true, 0};
     /* -1: no position */
     cpli_row trace = {CPL_I64, sizeof(int64_t), plan->copies > 0, 0xff};
     CPL_TRY(cpli_moves_prepare(plan, route, part, row, &plan->rows));

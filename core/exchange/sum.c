@@ -69,7 +69,7 @@ static cpl_status make_plan(cpl_sum *sum)
 
 static cpl_status check(cpl_dtype dtype, int64_t n)
 {
-    if ((unsigned)dtype >= CPL_N_DTYPES || !cpli_can_add(dtype))
+    if ((unsigned)dtype >= CPL_N_DTYPES)
         return cpli_fail(CPL_UNSUPPORTED, "sum: no sum of %s",
                          cpl_dtype_name(dtype));
     if (n < 0)
@@ -118,7 +118,6 @@ static cpl_status execute(const cpl_sum *sum, cpl_tensor *all)
 
 cpl_status cpl_sum_execute(cpl_sum *sum, cpl_tensor *tensor)
 {
-    cpl_tensor *flat;
     if (tensor->dtype != sum->dtype || cpl_tensor_n_elements(tensor) != sum->n)
         return cpli_fail(CPL_MISMATCH,
                          "sum: %lld elements of %s, made for %lld of %s",
@@ -129,8 +128,10 @@ cpl_status cpl_sum_execute(cpl_sum *sum, cpl_tensor *tensor)
         return cpl_comm_sum(sum->comm, tensor->data, sum->n, sum->dtype);
     if (sum->plan == NULL)
         return CPL_OK;
-    CPL_TRY(cpl_tensor_view(tensor, 0, 1, &sum->n, &flat));
-    cpl_status status = execute(sum, flat);
-    cpl_tensor_destroy(flat);
-    return status;
+    cpl_tensor flat = {.data = tensor->data,
+                       .shape = {sum->n},
+                       .n_dims = 1,
+                       .dtype = sum->dtype,
+                       .comm = tensor->comm};
+    return execute(sum, &flat);
 }

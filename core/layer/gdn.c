@@ -77,7 +77,11 @@ static cpl_status prepare(cpl_layer *layer)
     cpl_status status = cpli_gdn_check_states(gdn);
     CPL_TRY(cpl_comm_agree(layer->place->comm, status));
     CPL_TRY(gdn->mode->prepare(gdn));
-    CPL_TRY(cpli_gdn_prepare_states(gdn));
+    status = cpli_gdn_list_states(gdn);
+    if (cpli_gdn_has_states(gdn))
+        status = cpl_comm_agree(layer->place->comm, status);
+    CPL_TRY(status);
+    CPL_TRY(cpli_gdn_prepare_sums(gdn));
     return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
 }
 
@@ -87,6 +91,7 @@ static void release(cpl_layer *layer)
     if (gdn->mode != NULL)
         gdn->mode->release(gdn);
     gdn->mode = NULL;
+    cpli_gdn_release_states(gdn);
 }
 
 /* ---- projections of the rank's heads ---- */

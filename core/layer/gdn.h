@@ -100,6 +100,7 @@ typedef struct gdn_state_moves {
     int64_t *kept;          /* of each sequence: whose state passes through */
     int64_t *kept_up, *kept_down; /* of each row of a tail: forward, backward */
     cpl_tensor *kept_tail;
+    cpl_sum *state_sum, *tail_sum; /* over the group; the second with tails */
 } gdn_state_moves;
 
 struct gdn_layer {
@@ -166,8 +167,11 @@ cpl_status cpli_gdn_check_sizes(const gdn_layer *gdn);
 bool cpli_gdn_has_states(const gdn_layer *gdn);
 /* Whether the bound states fit the place. */
 cpl_status cpli_gdn_check_states(const gdn_layer *gdn);
-/* When the core has its rows and heads. */
-cpl_status cpli_gdn_prepare_states(gdn_layer *gdn);
+/* When the core has its rows and heads: what may fail on one rank alone, and
+ * then, collective, the rest. */
+cpl_status cpli_gdn_list_states(gdn_layer *gdn);
+cpl_status cpli_gdn_prepare_sums(gdn_layer *gdn);
+void cpli_gdn_release_states(gdn_layer *gdn);
 /* Before the core: fills state_in and the rows of the halo that lie before a
  * sequence. After it: fills the states that go out. The same for gradients. */
 void cpli_gdn_load_states(gdn_layer *gdn);

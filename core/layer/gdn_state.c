@@ -215,7 +215,7 @@ static cpl_status list_kept(gdn_layer *gdn, gdn_state_moves *moves)
     return CPLI_LIST_SEND(lists, moves->kept_down, n * rows, &moves->kept_down);
 }
 
-cpl_status cpli_gdn_prepare_states(gdn_layer *gdn)
+cpl_status cpli_gdn_list_states(gdn_layer *gdn)
 {
     gdn_state_moves *moves = &gdn->moves;
     int64_t rows = tail_rows(gdn);
@@ -232,6 +232,27 @@ cpl_status cpli_gdn_prepare_states(gdn_layer *gdn)
         CPL_TRY(pair_halos(gdn, offset, &moves->halos[offset]));
     CPL_TRY(list_kept(gdn, moves));
     return cpli_layer_buffers(&gdn->base, &kept, 1);
+}
+
+cpl_status cpli_gdn_prepare_sums(gdn_layer *gdn)
+{
+    cpl_comm *comm = gdn->base.place->comm;
+    int64_t n = n_sequences(gdn);
+    int64_t tail = n * tail_rows(gdn) * gdn->conv_width;
+    int64_t state = n * gdn->v_width * gdn->config.key_dim;
+    if (!cpli_gdn_has_states(gdn))
+        return CPL_OK;
+    CPL_TRY(cpl_sum_create(comm, gdn->base.wide, state, &gdn->moves.state_sum));
+    if (tail_rows(gdn) == 0)
+        return CPL_OK;
+    return cpl_sum_create(comm, gdn->base.dtype, tail, &gdn->moves.tail_sum);
+}
+
+void cpli_gdn_release_states(gdn_layer *gdn)
+{
+    cpl_sum_destroy(gdn->moves.state_sum);
+    cpl_sum_destroy(gdn->moves.tail_sum);
+    gdn->moves = (gdn_state_moves){0};
 }
 
 /* ---- moving ---- */
@@ -330,11 +351,6 @@ static cpl_status keep_tails(const gdn_layer *gdn, const cpl_tensor *source,
     return CPL_OK;
 }
 
-static cpl_status sum(const gdn_layer *gdn, cpl_tensor *tensor)
-{
-    return tensor != NULL ? cpli_layer_sum(&gdn->base, tensor) : CPL_OK;
-}
-
 /* ---- forward ---- */
 
 void cpli_gdn_load_states(gdn_layer *gdn)
@@ -355,7 +371,7 @@ static cpl_status store_tails(const gdn_layer *gdn)
     CPL_TRY(keep_tails(gdn, gdn->in.tail, gdn->moves.kept_up, gdn->out.tail));
     move_channels(gdn, TO_ALL, false, true, &gdn->moves.tails,
                   (cpli_columns){core->x, core->x_stride}, gdn->out.tail);
-    return sum(gdn, gdn->out.tail);
+    return cpl_sum_execute(gdn->moves.tail_sum, gdn->out.tail);
 }
 
 cpl_status cpli_gdn_store_states(gdn_layer *gdn)
@@ -365,7 +381,7 @@ cpl_status cpli_gdn_store_states(gdn_layer *gdn)
     CPL_TRY(keep_states(gdn, gdn->in.state, gdn->out.state));
     move_states(gdn, TO_ALL, &gdn->moves.ends, gdn->core.state_out,
                 gdn->out.state);
-    CPL_TRY(sum(gdn, gdn->out.state));
+    CPL_TRY(cpl_sum_execute(gdn->moves.state_sum, gdn->out.state));
     return store_tails(gdn);
 }
 
@@ -390,7 +406,7 @@ static cpl_status store_tail_gradients(const gdn_layer *gdn)
         return CPL_OK;
     CPL_TRY(keep_tails(gdn, gdn->out.d_tail, gdn->moves.kept_down, d_tail));
     move_halos(gdn, TO_ALL, true, gdn->core.d_halo, d_tail);
-    return sum(gdn, d_tail);
+    return cpl_sum_execute(gdn->moves.tail_sum, d_tail);
 }
 
 cpl_status cpli_gdn_store_state_gradients(gdn_layer *gdn)
@@ -404,7 +420,7 @@ cpl_status cpli_gdn_store_state_gradients(gdn_layer *gdn)
     if (d_state != NULL) {
         CPL_TRY(keep_states(gdn, gdn->out.d_state, d_state));
         move_states(gdn, TO_ALL, &gdn->moves.begins, core->d_state_in, d_state);
-        CPL_TRY(sum(gdn, d_state));
+        CPL_TRY(cpl_sum_execute(gdn->moves.state_sum, d_state));
     }
     return store_tail_gradients(gdn);
 }

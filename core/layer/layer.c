@@ -91,12 +91,6 @@ cpl_status cpli_layer_numbers(cpl_layer *layer, cpl_dtype dtype, int64_t n,
     return CPL_OK;
 }
 
-cpl_status cpli_layer_sum(const cpl_layer *layer, cpl_tensor *tensor)
-{
-    return cpl_comm_sum(layer->place->comm, tensor->data,
-                        cpl_tensor_n_elements(tensor), tensor->dtype);
-}
-
 /* ---- rows ---- */
 
 cpli_columns cpli_columns_of(const cpl_tensor *matrix, int64_t row,

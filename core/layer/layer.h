@@ -101,9 +101,6 @@ cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
 cpl_status cpli_layer_numbers(cpl_layer *layer, cpl_dtype dtype, int64_t n,
                               cpl_tensor **out);
 
-/* Collective. The sum over the ranks of the place, in its order. */
-cpl_status cpli_layer_sum(const cpl_layer *layer, cpl_tensor *tensor);
-
 /* ---- rows ---- */
 
 /* Columns of a matrix: where those of its first row lie. */

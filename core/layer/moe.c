@@ -31,6 +31,7 @@ typedef struct moe_layer {
     cpl_tensor *margin;             /* [1] */
     cpl_tensor *load;               /* [2 E]: see cpl_moe_load */
     cpl_tensor *d_probs, *aux_loss; /* [E], [1]: of the balance */
+    cpl_sum *sum;                   /* of the load over the group */
     cpl_span *all;                  /* all rows, for a fault */
     int64_t *reported;              /* offsets, for the caller of a report */
 } moe_layer;
@@ -40,7 +41,7 @@ static bool has_shared(const moe_layer *moe)
     return moe->config.shared_width > 0;
 }
 
-static cpl_status take_integers(moe_layer *moe)
+static cpl_status take_numbers(moe_layer *moe)
 {
     cpl_layer *layer = &moe->base;
     int64_t choices = layer->n_rows * moe->config.top_k;
@@ -87,11 +88,21 @@ static cpl_status prepare(cpl_layer *layer)
         {&moe->d_weights, n, moe->config.top_k, CPLI_SCRATCH | CPLI_WIDE},
         {&moe->d_out, slots, layer->in_width, CPLI_SCRATCH},
     };
-    CPL_TRY(take_integers(moe));
+    if (moe->config.aux_coefficient > 0)
+        CPL_TRY(cpl_sum_create(layer->place->comm, CPL_F64,
+                               2 * moe->config.experts, &moe->sum));
+    CPL_TRY(take_numbers(moe));
     CPL_TRY(cpli_ffn_prepare(layer, &moe->experts, "width", slots));
     if (has_shared(moe))
         CPL_TRY(take_shared(moe));
     return cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers);
+}
+
+static void release(cpl_layer *layer)
+{
+    moe_layer *moe = (moe_layer *)layer;
+    cpl_sum_destroy(moe->sum);
+    moe->sum = NULL;
 }
 
 /* Who goes to whom, and the rows in the order of their experts. */
@@ -140,7 +151,7 @@ static cpl_status balance(moe_layer *moe)
                                              .load = moe->load->data,
                                              .n_rows = layer->n_rows,
                                              .experts = c->experts});
-    CPL_TRY(cpli_layer_sum(layer, moe->load));
+    CPL_TRY(cpl_sum_execute(moe->sum, moe->load));
     layer->kernels->moe_balance(
         &(cpl_moe_balance){.load = moe->load->data,
                            .loss = moe->aux_loss->data,
@@ -254,6 +265,7 @@ static const cpli_layer_ops ops = {
     .prepare = prepare,
     .forward = forward,
     .backward = backward,
+    .release = release,
 };
 
 static cpl_status check_config(const cpl_moe_config *c)

@@ -169,6 +169,8 @@ static void look(cpl_devices_found *out)
                      properties.name);
     }
     out->nccl = cpli_nccl_version(out->nccl_problem, sizeof out->nccl_problem);
+    out->cublas = cpli_cublas_version(out->cublas_problem,
+                                      sizeof out->cublas_problem);
 }
 
 static bool is_of_threads(const cpl_comm *host)
@@ -196,7 +198,9 @@ static cpl_status join(cpl_comm *host, const char *transport, cpl_comm **out)
 
 static void leave(cpl_comm *comm, bool failed)
 {
-    if (!cpli_is_direct(comm))
+    if (cpli_is_direct(comm))
+        cpli_direct_leave(comm);
+    else
         cpli_nccl_leave(comm, failed);
 }
 

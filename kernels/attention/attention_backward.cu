@@ -5,7 +5,7 @@
  * lse) and d_score = weight (do.v - do.o),
  *   dq += scale d_score k,  dk += scale d_score q,  dv += weight do.
  */
-#include "attention.cuh"
+#include "attention_tiles.cuh"
 
 namespace cpli
 {
@@ -210,7 +210,7 @@ size_t cpl_cuda_attention_backward_workspace(const cpl_attention_backward *b,
 }
 
 int cpl_cuda_attention_backward(const cpl_attention_backward *b, int32_t dtype,
-                                int32_t, cpl_cuda_stream stream)
+                                int32_t way, cpl_cuda_stream stream)
 {
     const cpl_attention &p = b->forward;
     char *workspace = static_cast<char *>(b->workspace);
@@ -225,6 +225,12 @@ int cpl_cuda_attention_backward(const cpl_attention_backward *b, int32_t dtype,
         const int none = cpli::launch_delta<T>(b, delta, stream);
         if (none != cudaSuccess)
             return none;
-        return cpli::launch_naive<T>(b, groups, delta, stream);
+        const bool is_naive = way != CPL_CUDA_BEST || dtype != CPL_BF16 ||
+                              !cpli::has_tiles_backward(*b) ||
+                              cpli::shared_with_dk(*b, sizeof(T)) > 0;
+        if (is_naive)
+            return cpli::launch_naive<T>(b, groups, delta, stream);
+        return cpli::attention_tiles_backward(
+            *b, groups, static_cast<const float *>(delta), stream);
     });
 }

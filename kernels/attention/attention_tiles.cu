@@ -2,9 +2,11 @@
  * attention_tiles.cu: the forward of bf16 on tensor cores, a tile of queries of
  * one head in a block of threads (Dao, arXiv 2307.08691): scores stay in
  * registers, and so does the result, which shrinks when a row's maximum grows.
+ * What (o, lse) held before is joined in at the end.
  * The sum of a row is kept in four parts, by lane, until the end. Scores that
  * are masked become weights of 0 afterwards, so that NaN and Inf go the way
- * that they go in the reference.
+ * that they go in the reference; only one in a value may reach queries that do
+ * not see it, if they see another key and have a tile in common, as on the CPU.
  */
 #include "attention_tiles.cuh"
 
@@ -26,36 +28,6 @@ template <int D, int M> struct part_result {
     float max[M][2], sum[M][2];
 };
 
-/* What (o, lse) hold counts as one key, or nothing where lse is -inf. */
-template <int D, int M>
-__device__ __forceinline__ void begin_result(const cpl_attention &p,
-                                             int64_t slot, int64_t head,
-                                             part_result<D, M> &result)
-{
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int64_t at = slot + 16 * m + row_of_sum(2 * half);
-            const int64_t row = at * p.heads + head;
-            float lse = -INFINITY;
-            if (p.accumulate && at < p.n_queries)
-                lse = static_cast<const float *>(p.lse)[row];
-            const bool has = lse != -INFINITY;
-            const bf16 *o = static_cast<const bf16 *>(p.o) + row * p.value_dim;
-            result.max[m][half] = lse;
-            result.sum[m][half] = has && column_of_sum(0) == 0 ? 1 : 0;
-#pragma unroll
-            for (int d = 0; d < D / 8; d++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    result.o[m][d][2 * half + i] =
-                        has && 8 * d < p.value_dim
-                            ? get(o[8 * d + column_of_sum(i)])
-                            : 0;
-        }
-}
-
 __device__ __forceinline__ float most_of_four_lanes(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -70,31 +42,42 @@ __device__ __forceinline__ float sum_of_four_lanes(float x)
 
 /* Scores of one row (sums 2 half and 2 half + 1) become weights. Returns by how
  * much earlier sums shrink. */
-template <int N, class SEES>
+template <int N>
 __device__ __forceinline__ float soften(float (&s)[N / 8][4], int half,
-                                        float &max, float &sum, SEES sees)
+                                        float &max)
 {
     float most = -INFINITY;
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
-#pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; i++)
-            if (sees(8 * n + column_of_sum(i)))
-                most = fmaxf(most, s[n][i]);
+        most = fmaxf(most, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     most = fmaxf(max, most_of_four_lanes(most));
     const float shrink = max == most ? 1 : cpli_exp2((max - most) * LOG2_E);
-    float total = sum * shrink;
+    const float less = -most * LOG2_E;
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; i++) {
-            const float w = cpli_exp2((s[n][i] - most) * LOG2_E);
-            s[n][i] = sees(8 * n + column_of_sum(i)) ? w : 0;
-            total += s[n][i];
-        }
+        for (int i = 2 * half; i < 2 * half + 2; i++)
+            s[n][i] = cpli_exp2(fmaf(s[n][i], LOG2_E, less));
     max = most;
-    sum = total;
     return shrink;
+}
+
+/* Earlier sums of one row shrink, and its weights are counted. */
+template <int D, int M, int N>
+__device__ __forceinline__ void count(part_result<D, M> &result, int m,
+                                      int half, float shrink,
+                                      const float (&s)[N / 8][4])
+{
+    float sum = result.sum[m][half] * shrink;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+        sum += s[n][2 * half] + s[n][2 * half + 1];
+    result.sum[m][half] = sum;
+#pragma unroll
+    for (int d = 0; d < D / 8; d++)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; i++)
+            result.o[m][d][i] *= shrink;
 }
 
 /* The warp's rows from `row` on meet one strip. */
@@ -103,87 +86,92 @@ __device__ __forceinline__ void
 attend(part_result<D, M> &result, const uint4 *q, int row, const uint4 *k,
        const uint4 *v, const strip &keys, float scale)
 {
-    if (!keys.any(row, 16 * M))
-        return;
-    float s[M][N / 8][4] = {};
+    float s[M][N / 8][4] = {}, shrink[M][2];
     times_rows<D, M, N>(s, q, row, k);
-    const bool all = keys.all(row, 16 * M, N);
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int r = row + 16 * m + row_of_sum(2 * half);
+        for (int n = 0; n < N / 8; n++)
 #pragma unroll
-            for (int n = 0; n < N / 8; n++)
+            for (int i = 0; i < 4; i++)
+                s[m][n][i] *= scale;
+    const bool all = keys.all(row, 16 * M, N);
+    if (!all)
+        mask<M, N>(s, row, keys, -INFINITY);
 #pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++)
-                    s[m][n][i] *= scale;
-            float &max = result.max[m][half], &sum = result.sum[m][half];
-            const float shrink =
-                all ? soften<N>(s[m], half, max, sum, [](int) { return true; })
-                    : soften<N>(s[m], half, max, sum,
-                                [&](int c) { return keys.sees(r, c); });
+    for (int m = 0; m < M; m++)
 #pragma unroll
-            for (int d = 0; d < D / 8; d++)
+        for (int half = 0; half < 2; half++)
+            shrink[m][half] = soften<N>(s[m], half, result.max[m][half]);
+    if (!all)
+        mask<M, N>(s, row, keys, 0);
 #pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++)
-                    result.o[m][d][i] *= shrink;
-        }
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            count<D, M, N>(result, m, half, shrink[m][half], s[m]);
     times_columns<D, M, N>(result.o, s, v);
 }
 
-/* Writes o and lse of the warp's rows, the first n of which exist. */
+/* What a row has and what it had, (o, lse), in parts of both: one key of score
+ * lse and value o. Writes the new lse. */
+struct joined {
+    float mine, kept;
+};
+
+__device__ __forceinline__ joined join(const cpl_attention &p, int64_t slot,
+                                       int64_t head, float max, float sum)
+{
+    float *lse = static_cast<float *>(p.lse) + slot * p.heads + head;
+    const bool exists = slot < p.n_queries;
+    const float before = p.accumulate && exists ? *lse : -INFINITY;
+    const float most = max > before ? max : before;
+    const float own = max == most ? 1 : cpli_exp2((max - most) * LOG2_E);
+    const float old = before == -INFINITY ? 0
+                      : before == most    ? 1
+                                          : cpli_exp2((before - most) * LOG2_E);
+    const float all = sum * own + old;
+    __syncwarp(); /* a row's four lanes have read */
+    if (column_of_sum(0) == 0 && exists)
+        *lse = all == 0 ? most : most + logf(all);
+    if (all == 0)
+        return {0, 0};
+    return {sum == 0 ? 0 : own / all, old / all};
+}
+
+/* Writes o and lse of the warp's rows. */
 template <int D, int M>
 __device__ __forceinline__ void
 end_result(const cpl_attention &p, part_result<D, M> &result, uint4 *tile,
            int row, int64_t slot, int64_t head)
 {
+    float kept[M][2];
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float sum = sum_of_four_lanes(result.sum[m][half]);
-            const float part = sum == 0 ? 0 : 1 / sum;
+            const joined parts = join(p, slot + 16 * m + row_of_sum(2 * half),
+                                      head, result.max[m][half],
+                                      sum_of_four_lanes(result.sum[m][half]));
+            kept[m][half] = parts.kept;
 #pragma unroll
             for (int d = 0; d < D / 8; d++)
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; i++)
-                    result.o[m][d][i] *= part;
-            const int64_t at = slot + 16 * m + row_of_sum(2 * half);
-            if (column_of_sum(0) == 0 && at < p.n_queries)
-                static_cast<float *>(p.lse)[at * p.heads + head] =
-                    sum == 0 ? result.max[m][half]
-                             : result.max[m][half] + logf(sum);
+                    result.o[m][d][i] =
+                        parts.mine == 0 ? 0 : result.o[m][d][i] * parts.mine;
         }
     const int64_t n = p.n_queries - slot;
     const int64_t stride = p.heads * p.value_dim;
     store_rows<D, M>(
-        result.o, tile, row,
+        result.o, kept, tile, row,
         static_cast<bf16 *>(p.o) + slot * stride + head * p.value_dim, stride,
-        static_cast<int>(min(n, FAR)), static_cast<int>(p.value_dim), false);
-}
-
-/* Begins to copy the keys and the values of a strip, one behind the other; also
- * none, so that each strip is one group of copies. */
-template <int D, int N>
-__device__ __forceinline__ void
-load_keys(const cpl_attention &p, const strip &keys, int64_t kv_head, uint4 *to)
-{
-    if (keys.n > 0) {
-        load_tile<N, D>(
-            to, row_of<bf16>(p.k, keys.slot, p.k_stride, kv_head, p.key_dim),
-            p.k_stride, keys.n, static_cast<int>(p.key_dim));
-        load_tile<N, D>(
-            to + N * D / 8,
-            row_of<bf16>(p.v, keys.slot, p.v_stride, kv_head, p.value_dim),
-            p.v_stride, keys.n, static_cast<int>(p.value_dim));
-    }
-    cpli_copy_async_commit();
+        static_cast<int>(min(n, FAR)), static_cast<int>(p.value_dim));
 }
 
 /* Later queries see more keys where masks are causal: their tiles go first. */
 template <int D>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     attention_forward(const __grid_constant__ cpl_attention p,
                       const reach *groups, int64_t n_tiles)
 {
@@ -199,22 +187,27 @@ __global__ void __launch_bounds__(TILE_THREADS)
     const int64_t kv_head = head / (p.heads / p.kv_heads);
     const int row = static_cast<int>(threadIdx.x) / 32 * 16 * M;
 
-    load_tile<size::ROWS, D>(
-        q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim), p.q_stride,
-        static_cast<int>(min(p.n_queries - slot, FAR)),
-        static_cast<int>(p.key_dim));
+    load_rows<D>(q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim),
+                 p.q_stride, static_cast<int>(min(p.n_queries - slot, FAR)),
+                 static_cast<int>(p.key_dim), size::ROWS);
     feed.begin(p, groups, slot, p.n_queries, 1);
     load_keys<D, N>(p, feed.ring[0], kv_head, keys);
-    part_result<D, M> result;
-    begin_result<D, M>(p, slot + row, head, result);
+    part_result<D, M> result = {};
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        result.max[m][0] = result.max[m][1] = -INFINITY;
     for (int i = 0; feed.ring[i % 4].n > 0; i++) {
         load_keys<D, N>(p, feed.ring[(i + 1) % 4], kv_head,
                         keys + (i + 1) % 2 * 2 * TILE);
         cpli_copy_async_wait<1>();
         __syncthreads();
         const uint4 *k = keys + i % 2 * 2 * TILE;
-        attend<D, M, N>(result, q, row, k, k + TILE, feed.ring[i % 4],
-                        static_cast<float>(p.scale));
+        const strip &now = feed.ring[i % 4];
+        const float scale = static_cast<float>(p.scale);
+        if (now.any(row, 16 * M) && now.n <= FEW)
+            attend<D, M, FEW>(result, q, row, k, k + TILE, now, scale);
+        else if (now.any(row, 16 * M))
+            attend<D, M, N>(result, q, row, k, k + TILE, now, scale);
         feed.end(p, groups, i);
     }
     cpli_copy_async_wait<0>();
@@ -248,10 +241,9 @@ bool has_tiles(const cpl_attention &p)
 int attention_tiles(const cpl_attention &p, const reach *groups,
                     cpl_cuda_stream stream)
 {
-    const int64_t width = p.key_dim > p.value_dim ? p.key_dim : p.value_dim;
-    return width <= 64    ? launch<64>(p, groups, stream)
-           : width <= 128 ? launch<128>(p, groups, stream)
-                          : launch<256>(p, groups, stream);
+    return by_width(p, [&](auto width) {
+        return launch<decltype(width)::value>(p, groups, stream);
+    });
 }
 
 } // namespace cpli

@@ -4,12 +4,13 @@
  * the other side, which come through two buffers of shared memory, one ahead.
  * Each warp has 16 or 32 of the rows. Products are of bf16, sums in f32.
  *
- * In a product of 16 rows with strips of n columns, a thread has of every 8
- * columns four sums: of two rows, `of(0)` and 8 further, two columns each
- * (ptx.cuh, C).
+ * Of a product of 16 rows and 8 columns a thread has four sums, two neighbours
+ * in each of two rows (ptx.cuh, C): row_of_sum and column_of_sum say which.
  */
 #ifndef CPLI_ATTENTION_TILES_CUH
 #define CPLI_ATTENTION_TILES_CUH
+
+#include <type_traits>
 
 #include "attention.cuh"
 #include "ptx.cuh"
@@ -48,6 +49,15 @@ template <class KERNEL> int allow_shared(KERNEL *kernel, size_t bytes)
                                 static_cast<int>(bytes));
 }
 
+/* f(the width that a head is padded to, as a constant). */
+template <class F> int by_width(const cpl_attention &p, F f)
+{
+    const int64_t width = p.key_dim > p.value_dim ? p.key_dim : p.value_dim;
+    return width <= 64    ? f(std::integral_constant<int, 64>())
+           : width <= 128 ? f(std::integral_constant<int, 128>())
+                          : f(std::integral_constant<int, MOST_WIDTH>());
+}
+
 /* ---- which strips a tile meets ---- */
 
 /* The blocks that name a tile's slots, in the order of the list. A warp looks
@@ -59,9 +69,9 @@ template <bool BY_KEY> struct block_walk {
 
     __device__ void begin(range slots)
     {
+        *this = {};
         here = slots;
         first_group = -32;
-        groups_left = blocks_left = 0;
     }
 
     __device__ static range side(const reach &of)
@@ -143,9 +153,8 @@ template <bool BY_KEY, int ROWS, int N> struct strips {
 
     __device__ void begin(int64_t slot, int64_t n_slots, int turns)
     {
+        *this = {};
         walk.begin({slot, min(slot + ROWS, n_slots)});
-        left = {0, 0};
-        turn = 0;
         n_turns = turns;
     }
 
@@ -257,20 +266,56 @@ __device__ __forceinline__ uint4 *chunk_of(uint4 *tile, int row, int chunk)
     return tile + row * (D / 8) + (chunk ^ (row & 7));
 }
 
-/* Begins to copy n rows of `width` numbers; the rest of ROWS x D is zeros. */
-template <int ROWS, int D>
-__device__ __forceinline__ void load_tile(uint4 *tile, const bf16 *from,
-                                          int64_t stride, int n, int width)
+/* Begins to copy n rows of `width` numbers; what is left of rows x D is zeros.
+ * Not unrolled: addresses would take the registers that products need. */
+template <int D>
+__device__ __forceinline__ void load_rows(uint4 *tile, const bf16 *from,
+                                          int64_t stride, int n, int width,
+                                          int rows)
 {
-    for (int i = static_cast<int>(threadIdx.x); i < ROWS * D / 8;
-         i += TILE_THREADS) {
-        const int row = i / (D / 8), chunk = i % (D / 8);
+    constexpr int CHUNKS = D / 8, STEP = TILE_THREADS / CHUNKS;
+    const int chunk = static_cast<int>(threadIdx.x) % CHUNKS;
+    const int first = static_cast<int>(threadIdx.x) / CHUNKS;
+    from += first * stride + chunk * 8;
+    if (chunk * 8 >= width)
+        n = 0;
+#pragma unroll 1
+    for (int row = first; row < rows; row += STEP, from += STEP * stride) {
         uint4 *to = chunk_of<D>(tile, row, chunk);
-        if (row < n && chunk * 8 < width)
-            cpli_copy_async(to, from + row * stride + chunk * 8);
+        if (row < n)
+            cpli_copy_async(to, from);
         else
             *to = uint4{0, 0, 0, 0};
     }
+}
+
+/* A strip of no more columns than FEW is met as one of FEW: packed sequences
+ * may be short. */
+constexpr int FEW = 16;
+
+template <int D, int N>
+__device__ __forceinline__ void load_strip(uint4 *tile, const bf16 *from,
+                                           int64_t stride, int n, int width)
+{
+    load_rows<D>(tile, from, stride, n, width, n <= FEW ? FEW : N);
+}
+
+/* Begins to copy the keys and the values of a strip, one behind the other; also
+ * none, so that each strip is one group of copies. */
+template <int D, int N>
+__device__ __forceinline__ void
+load_keys(const cpl_attention &p, const strip &keys, int64_t kv_head, uint4 *to)
+{
+    if (keys.n > 0) {
+        load_strip<D, N>(
+            to, row_of<bf16>(p.k, keys.slot, p.k_stride, kv_head, p.key_dim),
+            p.k_stride, keys.n, static_cast<int>(p.key_dim));
+        load_strip<D, N>(
+            to + N * D / 8,
+            row_of<bf16>(p.v, keys.slot, p.v_stride, kv_head, p.value_dim),
+            p.v_stride, keys.n, static_cast<int>(p.value_dim));
+    }
+    cpli_copy_async_commit();
 }
 
 /* ---- products of a warp ---- */
@@ -368,30 +413,50 @@ __device__ __forceinline__ int column_of_sum(int i)
     return lane_here() % 4 * 2 + i % 2;
 }
 
-/* Writes the warp's rows, the first n of them and `width` columns, by way of
- * its part of a tile; with `add` to what is there. */
-template <int D, int M>
-__device__ __forceinline__ void store_rows(float (&c)[M][D / 8][4], uint4 *tile,
-                                           int row, bf16 *to, int64_t stride,
-                                           int n, int width, bool add)
+/* Where a row does not see a column: x. */
+template <int M, int N>
+__device__ __forceinline__ void mask(float (&s)[M][N / 8][4], int row,
+                                     const strip &keys, float x)
 {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int d = 0; d < D / 8; d++)
+        for (int n = 0; n < N / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                const int r = 16 * m + row_of_sum(i), a = column_of_sum(i);
-                if (add && r < n && 8 * d < width) {
-                    const bf16 *old = to + r * stride + 8 * d + a;
-                    c[m][d][i] += get(old[0]);
-                    c[m][d][i + 1] += get(old[1]);
+            for (int i = 0; i < 4; i++)
+                if (!keys.sees(row + 16 * m + row_of_sum(i),
+                               8 * n + column_of_sum(i)))
+                    s[m][n][i] = x;
+}
+
+/* Writes the warp's rows, the first n of them and `width` columns, by way of
+ * its part of a tile, plus `kept` of each row times what is there. */
+template <int D, int M>
+__device__ __forceinline__ void
+store_rows(const float (&c)[M][D / 8][4], const float (&kept)[M][2],
+           uint4 *tile, int row, bf16 *to, int64_t stride, int n, int width)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int r = 16 * m + row_of_sum(2 * half);
+            const bool is_kept = kept[m][half] != 0 && r < n;
+            const bf16 *old = to + r * stride + column_of_sum(0);
+#pragma unroll
+            for (int d = 0; d < D / 8; d++) {
+                float x = c[m][d][2 * half], y = c[m][d][2 * half + 1];
+                if (is_kept && 8 * d < width) {
+                    x += kept[m][half] * get(old[8 * d]);
+                    y += kept[m][half] * get(old[8 * d + 1]);
                 }
-                const uint32_t word = two_bf16(c[m][d][i], c[m][d][i + 1]);
-                reinterpret_cast<uint32_t *>(
-                    chunk_of<D>(tile, row + r, d))[a / 2] = word;
+                uint4 *chunk = chunk_of<D>(tile, row + r, d);
+                reinterpret_cast<uint32_t *>(chunk)[column_of_sum(0) / 2] =
+                    two_bf16(x, y);
             }
+        }
     __syncwarp();
+#pragma unroll 1
     for (int i = lane_here(); i < 16 * M * (D / 8); i += 32) {
         const int r = i / (D / 8), chunk = i % (D / 8);
         if (r < n && chunk * 8 < width)

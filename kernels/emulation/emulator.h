@@ -16,6 +16,7 @@
  *   graph.cpp      capture and replay
  *   clique.cpp     what ranks of NCCL exchange
  *   nccl.cpp       NCCL for ranks that are threads
+ *   cublas.cpp     matrix products of cuBLAS
  */
 #ifndef CPLI_EMULATION_EMULATOR_H
 #define CPLI_EMULATION_EMULATOR_H
@@ -52,9 +53,11 @@ struct settings {
     uint64_t order_seed = 1;
     unsigned delay_us = 0; /* at most, before each operation of a stream */
     uint64_t delay_seed = 1;
+    bool cublas = false;    /* there is cuBLAS */
     bool quiet = false;     /* faults are not printed */
     int nccl = 0;           /* the version that NCCL says; 0: its header's */
     double patience_s = 20; /* how long a rank of NCCL waits for a peer */
+    bool network = true;    /* NCCL's: else nothing comes, and NCCL knows */
 };
 
 settings current_settings();

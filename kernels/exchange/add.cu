@@ -10,6 +10,17 @@
 
 enum { DEPTH = 4 }; /* units of each source in flight, and as many sums */
 
+template <class Element>
+static __device__ __forceinline__ Element sum_of(Element a, Element b)
+{
+    return a + b;
+}
+static __device__ __forceinline__ __nv_bfloat16 sum_of(__nv_bfloat16 a,
+                                                       __nv_bfloat16 b)
+{
+    return __float2bfloat16_rn(__bfloat162float(a) + __bfloat162float(b));
+}
+
 /* Adds the elements of b to those of a; integers are unsigned, so they wrap
  * around. */
 template <class T, class Element>
@@ -22,7 +33,7 @@ static __device__ __forceinline__ T plus(T a, T b)
     memcpy(y, &b, sizeof b);
 #pragma unroll
     for (int i = 0; i < n; i++)
-        x[i] += y[i];
+        x[i] = sum_of(x[i], y[i]);
     memcpy(&a, x, sizeof a);
     return a;
 }
@@ -96,6 +107,7 @@ static __device__ __forceinline__ void add_tiles(const cpl_cuda_add &add)
     }
 CPLI_ADD_KERNELS(cpli_add_f64, double, uint2)
 CPLI_ADD_KERNELS(cpli_add_f32, float, uint32_t)
+CPLI_ADD_KERNELS(cpli_add_bf16, __nv_bfloat16, uint16_t)
 CPLI_ADD_KERNELS(cpli_add_i64, uint64_t, uint2)
 CPLI_ADD_KERNELS(cpli_add_i32, uint32_t, uint32_t)
 
@@ -104,10 +116,23 @@ CPLI_ADD_KERNELS(cpli_add_i32, uint32_t, uint32_t)
          ? CPLI_LAUNCH(name##_aligned, grid, CPLI_THREADS, 0, stream, *add) \
          : CPLI_LAUNCH(name##_any, grid, CPLI_THREADS, 0, stream, *add))
 
+static int element_bytes(int32_t dtype)
+{
+    switch (dtype) {
+    case CPL_F64:
+    case CPL_I64:
+        return 8;
+    case CPL_BF16:
+        return 2;
+    default:
+        return 4;
+    }
+}
+
 extern "C" int cpl_cuda_add_up(const cpl_cuda_add *add, cpl_cuda_stream stream)
 {
     const dim3 grid = cpli_grid(add->max_tiles);
-    const int element = add->dtype == CPL_F64 || add->dtype == CPL_I64 ? 8 : 4;
+    const int element = element_bytes(add->dtype);
     const bool is_aligned = cpli_is_aligned(&add->theirs, add->mine, add->unit);
     if (!cpli_is_unit(add->unit) || add->unit < element)
         return cudaErrorInvalidValue;
@@ -116,6 +141,8 @@ extern "C" int cpl_cuda_add_up(const cpl_cuda_add *add, cpl_cuda_stream stream)
         return CPLI_ADD_LAUNCH(cpli_add_f64);
     case CPL_F32:
         return CPLI_ADD_LAUNCH(cpli_add_f32);
+    case CPL_BF16:
+        return CPLI_ADD_LAUNCH(cpli_add_bf16);
     case CPL_I64:
         return CPLI_ADD_LAUNCH(cpli_add_i64);
     case CPL_I32:

@@ -188,19 +188,6 @@ __device__ __forceinline__ void gdn_load_gates(const cpl_gdn &p,
     gates.beta[i] = i < place.n ? static_cast<const R *>(p.beta)[at] : 0;
 }
 
-/* e^(g_from + .. + g_to); 1 of nothing. A sum of decays and no difference of
- * sums: a reset costs no accuracy after it. */
-template <class R>
-__device__ __forceinline__ R gdn_decay(const gdn_chunk_gates<R> &gates,
-                                       int from, int to)
-{
-    R sum = 0;
-#pragma unroll 1
-    for (int i = from; i <= to; i++)
-        sum += gates.g[i];
-    return gdn_exp(sum);
-}
-
 /* ---- shared memory of a block ---- */
 
 constexpr int gdn_larger(int a, int b)
@@ -220,11 +207,45 @@ constexpr int gdn_square_stage =
 template <class R>
 constexpr int gdn_square_pitch = 64 + 16 / static_cast<int>(sizeof(R));
 
+/* e^(g_from + .. + g_to); 1 of nothing. */
+template <class R>
+__device__ __forceinline__ R gdn_decay(const gdn_chunk_gates<R> &gates,
+                                       int from, int to)
+{
+    R sum = 0;
+#pragma unroll 1
+    for (int i = from; i <= to; i++)
+        sum += gates.g[i];
+    return gdn_exp(sum);
+}
+
+/* D into a square. Its exponents are sums of decays and no differences of sums:
+ * a reset costs no accuracy after it; above the diagonal none is formed. Four
+ * threads have a column, 16 rows each. Barriers stand before and behind. */
+template <class R>
+__device__ __forceinline__ void gdn_load_decays(const gdn_chunk_gates<R> &gates,
+                                                R *square)
+{
+    const int j = threadIdx.x % GDN_CHUNK;
+    const int first = threadIdx.x / GDN_CHUNK * (GDN_CHUNK / 4);
+    R sum = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int i = j + 1; i < first; i++)
+        sum += gates.g[i];
+#pragma unroll 4
+    for (int i = first; i < first + GDN_CHUNK / 4; i++) {
+        sum += i > j ? gates.g[i] : 0;
+        square[i * gdn_square_pitch<R> + j] = i >= j ? gdn_exp(sum) : 0;
+    }
+    __syncthreads();
+}
+
 /* ---- launches ---- */
 
 inline dim3 gdn_chunk_grid(const cpl_gdn *p, int64_t columns = 1)
 {
-    return dim3(blocks_for(gdn_most_chunks(p), 1),
+    return dim3(gdn_blocks(gdn_most_chunks(p)),
                 static_cast<unsigned>(p->value_heads),
                 static_cast<unsigned>((columns + 63) / 64));
 }

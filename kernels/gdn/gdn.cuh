@@ -20,6 +20,15 @@ constexpr int GDN_CHUNK = 64;     /* rows of a chunk at most */
 constexpr int GDN_FAST_DIM = 128; /* key_dim and value_dim of the fast way */
 constexpr int GDN_MOST_DIM = 256; /* and of the naive one */
 
+/* Blocks that n things are walked by, each by one at a time: enough to fill a
+ * device, whatever n is. */
+constexpr unsigned GDN_BLOCKS = 1024;
+
+inline unsigned gdn_blocks(int64_t n)
+{
+    return n < GDN_BLOCKS ? static_cast<unsigned>(n) : GDN_BLOCKS;
+}
+
 /* Entry i counts what spans 0 .. i hold. */
 struct gdn_list {
     const cpl_span *spans;

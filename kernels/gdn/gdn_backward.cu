@@ -11,7 +11,7 @@ namespace cpli
 /* dR = T'dN, in place of dN, and dV = diag(beta) dR; blocks in z are tiles of
  * 64 columns, which do not know each other. */
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 2)
     gdn_back_rows(const __grid_constant__ gdn_pass_back<T> back)
 {
     using R = sum_t<T>;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
 /* ---- pairs ---- */
 
 template <class R> struct gdn_pair_space {
-    R square[GDN_CHUNK * gdn_square_pitch<R>]; /* shares of dg */
+    R square[GDN_CHUNK * gdn_square_pitch<R>]; /* D, then shares of dg */
     gdn_chunk_gates<R> gates;
     R dbeta[GDN_CHUNK];
 };
@@ -91,12 +91,12 @@ gdn_pair_up(const gdn_pass_back<T> &back, const gdn_place &place, int head,
                 weights[i * stride + j] = inverse[i * stride + j] = 0;
             continue;
         }
+        R &at = space.square[i * gdn_square_pitch<R> + j];
         const R beta = space.gates.beta[i];
-        const R decay = gdn_decay(space.gates, j + 1, i);
+        const R decay = at;
         const R share = j < i ? -drn.at[e] * met.at[e] * decay : 0;
-        space.square[i * gdn_square_pitch<R> + j] =
-            j < i ? d_weights.at[e] * weights[i * stride + j] + beta * share
-                  : 0;
+        at = j < i ? d_weights.at[e] * weights[i * stride + j] + beta * share
+                   : 0;
         weights[i * stride + j] =
             static_cast<R>(p.scale) * decay * d_weights.at[e];
         inverse[i * stride + j] = j < i ? -beta * decay * drn.at[e] : 0;
@@ -105,7 +105,7 @@ gdn_pair_up(const gdn_pass_back<T> &back, const gdn_place &place, int head,
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 8 ? 1 : 2)
     gdn_back_pairs(const __grid_constant__ gdn_pass_back<T> back)
 {
     using R = sum_t<T>;
@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
         gdn_load_gates(p, place, head, space.gates);
         if (me < GDN_CHUNK)
             space.dbeta[me] = 0;
+        gdn_load_decays(space.gates, space.square);
         gdn_tile<T, 64, 64> d_weights, drn, met;
         gdn_clear(d_weights);
         gdn_clear(drn);
@@ -335,7 +336,7 @@ gdn_back_gates(const gdn_key_view<T> &v, const gdn_key_space<sum_t<T>> &space)
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     gdn_back_chunks(const __grid_constant__ gdn_pass_back<T> back)
 {
     using R = sum_t<T>;

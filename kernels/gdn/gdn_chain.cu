@@ -24,7 +24,7 @@ template <class T> using gdn_slice_of_rows = gdn_tile<T, GDN_CHUNK, SLICE<T>>;
 template <class T> struct gdn_chain_space {
     uint4 stage[gdn_chain_stage<T> / 16];
     sum_t<T> state[GDN_FAST_DIM * SLICE<T>]; /* S or X */
-    sum_t<T> rows[GDN_CHUNK * SLICE<T>];     /* N or -dN */
+    sum_t<T> rows[GDN_CHUNK * SLICE<T>];     /* diag(D_n) N or -dN */
 };
 
 /* A slice of a state of `width` columns, in memory that may be NULL. */
@@ -80,7 +80,22 @@ __device__ __forceinline__ R *gdn_wide_state(const cpl_gdn &p, R *states,
                : states + (index * p.value_heads + head) * p.key_dim * width;
 }
 
-/* N = U - W S of a chunk, to shared memory and to where it is wanted. */
+/* Asks for `columns` columns of rows that the next chunk reads: a walk waits
+ * for memory more than for anything else. */
+template <class E>
+__device__ __forceinline__ void gdn_ask_for(const gdn_matrix<E> &m, int first,
+                                            int columns)
+{
+    constexpr int LINE = 128 / static_cast<int>(sizeof(E));
+    const int left = m.columns - first;
+    const int width = columns < left ? columns : left;
+    const int lines = (width + LINE - 1) / LINE;
+    for (int i = threadIdx.x; i < m.rows * lines; i += TILE_THREADS)
+        cpli_prefetch(m.at + i / lines * m.stride + first + i % lines * LINE);
+}
+
+/* N = U - W S of a chunk, to where it is wanted, and diag(D_n) N to shared
+ * memory: keys then are multiplied as they are. */
 template <class T>
 __device__ __forceinline__ void
 gdn_chain_deltas(const gdn_pass<T> &pass,
@@ -99,6 +114,7 @@ gdn_chain_deltas(const gdn_pass<T> &pass,
         states.deltas == nullptr
             ? nullptr
             : gdn_rows(p, states.deltas, place, head, states.width) + first;
+    const R *end = gdn_gates(p, pass.end, place, head);
     gdn_slice_of_rows<T> met;
     gdn_clear(met);
     gdn_multiply<false, false>(
@@ -110,14 +126,29 @@ gdn_chain_deltas(const gdn_pass<T> &pass,
         R delta = -x;
         if (u != nullptr && is_inside)
             delta = u[row * stride + column] - x;
-        space.rows[row * SLICE<T> + column] = delta;
+        space.rows[row * SLICE<T> + column] = end[row] * delta;
         if (deltas != nullptr && is_inside)
             deltas[row * stride + column] = delta;
     });
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__device__ __forceinline__ void
+gdn_ask_ahead(const gdn_pass<T> &pass, const gdn_chain_states<sum_t<T>> &states,
+              const gdn_place &next, int head)
+{
+    using R = sum_t<T>;
+    const cpl_gdn &p = pass.p;
+    const int key_dim = static_cast<int>(p.key_dim);
+    gdn_ask_for(gdn_row_matrix<R>(p, pass.w, next, head, key_dim), 0, key_dim);
+    gdn_ask_for(gdn_keys<T>(p, next, head), 0, key_dim);
+    if (states.has_values)
+        gdn_ask_for(gdn_row_matrix<R>(p, pass.u, next, head, states.width),
+                    blockIdx.z * SLICE<T>, SLICE<T>);
+}
+
+template <class T>
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     gdn_chain_chunks(const __grid_constant__ gdn_pass<T> pass,
                      const __grid_constant__ gdn_chain_states<sum_t<T>> states)
 {
@@ -140,6 +171,9 @@ __global__ void __launch_bounds__(TILE_THREADS)
                     slice,
                     gdn_wide_state(p, states.kept, place.kept - 1, head, width),
                     width, key_dim);
+            if (c + 1 < n_chunks)
+                gdn_ask_ahead(pass, states, gdn_chunk_of(pass.list, i, c + 1),
+                              head);
             const gdn_matrix<R> state =
                 gdn_share_slice<T>(slice, space, key_dim);
             gdn_chain_deltas(pass, states, place, head, state, space);
@@ -148,10 +182,8 @@ __global__ void __launch_bounds__(TILE_THREADS)
             for (int e = 0; e < slice.SIZE; e++)
                 slice.at[e] *= decay;
             gdn_multiply<true, false>(
-                slice,
-                gdn_times(gdn_keys<T>(p, place, head),
-                          gdn_gates<const R>(p, pass.end, place, head)),
-                0, gdn_plain<R>(space.rows, SLICE<T>, place.n, SLICE<T>), 0,
+                slice, gdn_keys<T>(p, place, head), 0,
+                gdn_plain<R>(space.rows, SLICE<T>, place.n, SLICE<T>), 0,
                 place.n, reinterpret_cast<unsigned char *>(space.stage));
         }
         gdn_store_slice<T>(slice, gdn_wide_state(p, states.out, i, head, width),
@@ -163,7 +195,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
 
 /* Z = P'dO; blocks in z are tiles of 64 columns. */
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 2)
     gdn_pull_values(const __grid_constant__ gdn_pass_back<T> back)
 {
     using R = sum_t<T>;
@@ -201,19 +233,17 @@ gdn_pull_deltas(const gdn_pass_back<T> &back, const gdn_place &place, int head,
     const int first = blockIdx.z * SLICE<T>;
     const int width = static_cast<int>(p.value_dim);
     R *z = gdn_rows(p, back.z, place, head, width) + first;
+    const R *end = gdn_gates(p, pass.end, place, head);
     gdn_slice_of_rows<T> met;
     gdn_clear(met);
-    gdn_multiply<false, false>(
-        met,
-        gdn_times(gdn_keys<T>(p, place, head),
-                  gdn_gates<const R>(p, pass.end, place, head)),
-        0, x, 0, static_cast<int>(p.key_dim),
-        reinterpret_cast<unsigned char *>(space.stage));
+    gdn_multiply<false, false>(met, gdn_keys<T>(p, place, head), 0, x, 0,
+                               static_cast<int>(p.key_dim),
+                               reinterpret_cast<unsigned char *>(space.stage));
     gdn_each(met, place.n, SLICE<T>, [&](R sum, int row, int column) {
         R d_delta = 0;
         if (first + column < width) {
             R *at = z + row * p.value_heads * width + column;
-            d_delta = *at + sum;
+            d_delta = *at + end[row] * sum;
             *at = d_delta;
         }
         space.rows[row * SLICE<T> + column] = -d_delta;
@@ -221,7 +251,25 @@ gdn_pull_deltas(const gdn_pass_back<T> &back, const gdn_place &place, int head,
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__device__ __forceinline__ void gdn_ask_behind(const gdn_pass_back<T> &back,
+                                               const gdn_place &next, int head)
+{
+    using R = sum_t<T>;
+    const gdn_pass<T> &pass = back.forward;
+    const cpl_gdn &p = pass.p;
+    const int key_dim = static_cast<int>(p.key_dim);
+    const int first = blockIdx.z * SLICE<T>;
+    gdn_ask_for(gdn_keys<T>(p, next, head), 0, key_dim);
+    gdn_ask_for(gdn_queries<T>(p, next, head), 0, key_dim);
+    gdn_ask_for(gdn_row_matrix<R>(p, pass.w, next, head, key_dim), 0, key_dim);
+    gdn_ask_for(gdn_row_matrix<R>(p, back.z, next, head, p.value_dim), first,
+                SLICE<T>);
+    gdn_ask_for(gdn_row_matrix<T>(p, back.d_o, next, head, p.value_dim), first,
+                SLICE<T>);
+}
+
+template <class T>
+__global__ void __launch_bounds__(TILE_THREADS, 1)
     gdn_pull_chunks(const __grid_constant__ gdn_pass_back<T> back,
                     sum_t<T> *out)
 {
@@ -244,6 +292,8 @@ __global__ void __launch_bounds__(TILE_THREADS)
                 gdn_store_slice<T>(slice,
                                    gdn_state(p, back.kept, place.kept, head),
                                    width, key_dim);
+            if (c > 0)
+                gdn_ask_behind(back, gdn_chunk_of(pass.list, i, c - 1), head);
             gdn_pull_deltas(back, place, head,
                             gdn_share_slice<T>(slice, space, key_dim), space);
             const R decay = gdn_gates(p, pass.start, place, head)[place.n - 1];
@@ -270,8 +320,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
 /* Spans in x, heads in y, slices in z. */
 template <class T> static dim3 gdn_chain_grid(const cpl_gdn *p, int64_t width)
 {
-    return dim3(blocks_for(p->n_spans, 1),
-                static_cast<unsigned>(p->value_heads),
+    return dim3(gdn_blocks(p->n_spans), static_cast<unsigned>(p->value_heads),
                 static_cast<unsigned>((width + SLICE<T> - 1) / SLICE<T>));
 }
 

@@ -128,8 +128,9 @@ int gdn_zero_gaps(const gdn_list &list, int32_t dtype, void *rows,
 {
     if (rows == nullptr || list.n_rows == 0)
         return cudaSuccess;
-    const unsigned slices = list.n_rows < 64 ? 1 : 64;
-    const dim3 grid(blocks_for(list.n_spans + 1, 1), slices);
+    const unsigned gaps = gdn_blocks(list.n_spans + 1);
+    const dim3 grid(gaps,
+                    (GDN_BLOCKS + gaps - 1) / gaps); /* few: each by many */
     return by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         return CPLI_LAUNCH(gdn_zero_rows<T>, grid, THREADS, 0, stream, list,
@@ -170,8 +171,8 @@ int gdn_sum_heads(const gdn_list &list, const cpl_gdn *p, int32_t dtype,
     return by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         return CPLI_LAUNCH(
-            gdn_sum_value_heads<T>, blocks_for(gdn_most_chunks(p), 1), THREADS,
-            0, stream, list, *p, static_cast<const sum_t<T> *>(by_value_head),
+            gdn_sum_value_heads<T>, gdn_blocks(gdn_most_chunks(p)), THREADS, 0,
+            stream, list, *p, static_cast<const sum_t<T> *>(by_value_head),
             static_cast<T *>(rows), stride);
     });
 }

@@ -87,7 +87,7 @@ __device__ __forceinline__ R *gdn_my_state(R *states, int64_t size)
 /* ---- forward ---- */
 
 template <class T>
-__global__ void __launch_bounds__(WALK_THREADS)
+__global__ void __launch_bounds__(WALK_THREADS, 4)
     gdn_walk(const __grid_constant__ cpl_gdn p, sum_t<T> *states)
 {
     using R = sum_t<T>;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(WALK_THREADS)
 
 /* The state that enters every chunk of a span but the first. */
 template <class T>
-__global__ void __launch_bounds__(WALK_THREADS)
+__global__ void __launch_bounds__(WALK_THREADS, 4)
     gdn_walk_chunks(const __grid_constant__ cpl_gdn p,
                     const __grid_constant__ gdn_list list, sum_t<T> *states,
                     sum_t<T> *kept)
@@ -277,7 +277,7 @@ gdn_back_chunk(const gdn_back<T> &b, const gdn_place &place, int head,
 
 /* A block has in `states` those before the tokens of a chunk, and x. */
 template <class T>
-__global__ void __launch_bounds__(GDN_MOST_DIM)
+__global__ void __launch_bounds__(GDN_MOST_DIM, 2)
     gdn_walk_back(const __grid_constant__ gdn_back<T> b,
                   const __grid_constant__ gdn_list list,
                   const sum_t<T> *d_state_out, sum_t<T> *d_state_in,
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(GDN_MOST_DIM)
 
 /* M starts as the identity and meets V = 0, B as state_in and meets V. */
 template <class T>
-__global__ void __launch_bounds__(WALK_THREADS)
+__global__ void __launch_bounds__(WALK_THREADS, 4)
     gdn_walk_summary(const __grid_constant__ cpl_gdn p, bool is_offset,
                      sum_t<T> *results, sum_t<T> *states)
 {
@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(WALK_THREADS)
 
 /* X -> e^g (I - beta k k') (X + s q do'), from the last token. */
 template <class T>
-__global__ void __launch_bounds__(WALK_THREADS)
+__global__ void __launch_bounds__(WALK_THREADS, 4)
     gdn_walk_summary_back(const __grid_constant__ cpl_gdn p, const T *d_o,
                           const sum_t<T> *d_state_out, sum_t<T> *offset,
                           sum_t<T> *states)

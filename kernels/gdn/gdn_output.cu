@@ -9,7 +9,7 @@ namespace cpli
 
 /* O = s diag(G) Q S + P N; blocks in z are tiles of 64 columns. */
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, 2)
     gdn_output(const __grid_constant__ gdn_pass<T> pass)
 {
     using R = sum_t<T>;

@@ -9,7 +9,8 @@ namespace cpli
 
 /* What a block has in shared memory beside the stage of its products. */
 template <class R> struct gdn_prepare_space {
-    R square[GDN_CHUNK * gdn_square_pitch<R>]; /* L, then its inverse */
+    alignas(
+        16) R square[GDN_CHUNK * gdn_square_pitch<R>]; /* D, then L, then T */
     gdn_chunk_gates<R> gates;
     R beta_start[GDN_CHUNK]; /* beta G */
 };
@@ -22,7 +23,7 @@ gdn_prepare_gates(const gdn_pass<T> &pass, const gdn_place &place, int head,
     using R = sum_t<T>;
     const int i = threadIdx.x;
     gdn_load_gates(pass.p, place, head, space.gates);
-    __syncthreads();
+    gdn_load_decays(space.gates, space.square);
     if (i >= GDN_CHUNK)
         return;
     const R start = gdn_decay(space.gates, 0, i);
@@ -33,7 +34,7 @@ gdn_prepare_gates(const gdn_pass<T> &pass, const gdn_place &place, int head,
     gdn_gates(pass.p, pass.seen, place, head)[i] =
         static_cast<R>(pass.p.scale) * start;
     gdn_gates(pass.p, pass.end, place, head)[i] =
-        gdn_decay(space.gates, i + 1, place.n - 1);
+        space.square[(place.n - 1) * gdn_square_pitch<R> + i];
 }
 
 /* L into the square and P to where it is wanted. */
@@ -56,14 +57,13 @@ gdn_prepare_pairs(const gdn_pass<T> &pass, const gdn_place &place, int head,
 #pragma unroll
     for (int e = 0; e < met.SIZE; e++) {
         const int i = met.row(e), j = met.column(e);
-        const bool is_lower = j <= i && i < place.n;
-        const R decay = is_lower ? gdn_decay(space.gates, j + 1, i) : 0;
-        space.square[i * gdn_square_pitch<R> + j] =
-            is_lower && j < i ? space.gates.beta[i] * met.at[e] * decay : 0;
+        R &at = space.square[i * gdn_square_pitch<R> + j];
+        const R decay = at; /* 0 above the diagonal */
+        at = j < i && i < place.n ? space.gates.beta[i] * met.at[e] * decay : 0;
         if (pass.weights != nullptr && i < place.n)
             gdn_rows(p, pass.weights, place, head,
                      GDN_CHUNK)[i * p.value_heads * GDN_CHUNK + j] =
-                is_lower ? static_cast<R>(p.scale) * seen.at[e] * decay : 0;
+                j <= i ? static_cast<R>(p.scale) * seen.at[e] * decay : 0;
     }
     __syncthreads();
 }
@@ -158,7 +158,7 @@ gdn_prepare_rows(const gdn_pass<T> &pass, const gdn_place &place, int head,
 }
 
 template <class T>
-__global__ void __launch_bounds__(TILE_THREADS)
+__global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 8 ? 1 : 2)
     gdn_prepare_chunks(const __grid_constant__ gdn_pass<T> pass)
 {
     using R = sum_t<T>;

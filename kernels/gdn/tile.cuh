@@ -123,11 +123,11 @@ template <class T> struct gdn_staging {
     static constexpr int DEPTH = sizeof(T) == 8 ? 8 : 16;
     static constexpr int SLOTS = 16; /* threads that share a row of a tile */
 
-    static constexpr int pitch(int columns)
+    __host__ __device__ static constexpr int pitch(int columns)
     {
         return columns + 1;
     }
-    static constexpr int bytes(int rows, int columns)
+    __host__ __device__ static constexpr int bytes(int rows, int columns)
     {
         return (rows * pitch(columns) * static_cast<int>(sizeof(T)) + 15) / 16 *
                16;
@@ -164,11 +164,11 @@ template <> struct gdn_staging<__nv_bfloat16> {
     static constexpr int DEPTH = 32;
     static constexpr int SLOTS = 8;
 
-    static constexpr int pitch(int columns)
+    __host__ __device__ static constexpr int pitch(int columns)
     {
         return columns + 8;
     }
-    static constexpr int bytes(int rows, int columns)
+    __host__ __device__ static constexpr int bytes(int rows, int columns)
     {
         return rows * pitch(columns) * 4;
     }
@@ -192,21 +192,39 @@ template <> struct gdn_staging<__nv_bfloat16> {
     }
 };
 
-/* Fills ROWS x COLUMNS of a stage from row, column of a matrix on. */
-template <class T, int ROWS, int COLUMNS, class E, bool SCALED>
-__device__ __forceinline__ void gdn_load(const gdn_matrix<E, SCALED> &m,
-                                         int row, int column, void *stage)
-{
-    constexpr int LOT = gdn_lot<E>;
-    constexpr int LOTS = COLUMNS / LOT; /* of a row */
-#pragma unroll 2
-    for (int i = threadIdx.x; i < ROWS * LOTS; i += TILE_THREADS) {
-        sum_t<E> x[LOT];
-        gdn_read(m, row + i / LOTS, column + i % LOTS * LOT, x);
-        gdn_staging<T>::template store<ROWS, COLUMNS>(stage, i / LOTS,
-                                                      i % LOTS * LOT, x);
+/* ROWS x COLUMNS of an operand on their way from memory to a stage: a thread's
+ * share is in registers, so that a load may be under way during a product. */
+template <class T, int ROWS, int COLUMNS, class E> struct gdn_piece {
+    static constexpr int LOT = gdn_lot<E>;
+    static constexpr int LOTS = COLUMNS / LOT; /* of a row */
+    static constexpr int SHARE =
+        (ROWS * LOTS + TILE_THREADS - 1) / TILE_THREADS;
+    sum_t<E> x[SHARE][LOT] = {};
+
+    /* From row, column of a matrix on. */
+    template <bool SCALED>
+    __device__ __forceinline__ void load(const gdn_matrix<E, SCALED> &m,
+                                         int row, int column)
+    {
+#pragma unroll
+        for (int s = 0; s < SHARE; s++) {
+            const int i = threadIdx.x + s * TILE_THREADS;
+            if (ROWS * LOTS % TILE_THREADS == 0 || i < ROWS * LOTS)
+                gdn_read(m, row + i / LOTS, column + i % LOTS * LOT, x[s]);
+        }
     }
-}
+
+    __device__ __forceinline__ void store(void *stage) const
+    {
+#pragma unroll
+        for (int s = 0; s < SHARE; s++) {
+            const int i = threadIdx.x + s * TILE_THREADS;
+            if (ROWS * LOTS % TILE_THREADS == 0 || i < ROWS * LOTS)
+                gdn_staging<T>::template store<ROWS, COLUMNS>(
+                    stage, i / LOTS, i % LOTS * LOT, x[s]);
+        }
+    }
+};
 
 /* ---- tiles ---- */
 
@@ -417,18 +435,21 @@ __device__ __forceinline__ void gdn_multiply(gdn_tile<T, ROWS, COLUMNS> &tile,
     constexpr bool IS_EXACT_B = sizeof(B) == 2 && !SB;
     unsigned char *stage_b =
         stage + gdn_staging<T>::bytes(TA ? DEPTH : ROWS, TA ? ROWS : DEPTH);
+    gdn_piece<T, TA ? DEPTH : ROWS, TA ? ROWS : DEPTH, A> piece_a;
+    gdn_piece<T, TB ? COLUMNS : DEPTH, TB ? DEPTH : COLUMNS, B> piece_b;
     __syncthreads();
+    piece_a.load(a, TA ? 0 : i, TA ? i : 0);
+    piece_b.load(b, TB ? j : 0, TB ? 0 : j);
 #pragma unroll 1
     for (int k = 0; k < depth; k += DEPTH) {
-        if (TA)
-            gdn_load<T, DEPTH, ROWS>(a, k, i, stage);
-        else
-            gdn_load<T, ROWS, DEPTH>(a, i, k, stage);
-        if (TB)
-            gdn_load<T, COLUMNS, DEPTH>(b, j, k, stage_b);
-        else
-            gdn_load<T, DEPTH, COLUMNS>(b, k, j, stage_b);
+        const int next = k + DEPTH;
+        piece_a.store(stage);
+        piece_b.store(stage_b);
         __syncthreads();
+        if (next < depth) {
+            piece_a.load(a, TA ? next : i, TA ? i : next);
+            piece_b.load(b, TB ? j : next, TB ? next : j);
+        }
         tile.template add<TA, TB, IS_EXACT_A, IS_EXACT_B>(stage, stage_b);
         __syncthreads();
     }

@@ -75,6 +75,14 @@ local function nccl(found)
     return ("NCCL %d.%d.%d"):format(found.nccl / 10000, found.nccl / 100 % 100, found.nccl % 100)
 end
 
+local function cublas(found)
+    if found.cublas == 0 then
+        return ffi.string(found.cublas_problem) .. "; matrix products by cplab's own kernel"
+    end
+    return ("cuBLAS %d.%d.%d"):format(found.cublas / 10000, found.cublas / 100 % 100,
+        found.cublas % 100)
+end
+
 local function cuda()
     local compiler = in_path "nvcc" or is_file "/usr/local/cuda/bin/nvcc"
     local lines = { compiler and "compiler " .. compiler or "no compiler (nvcc)" }
@@ -87,7 +95,7 @@ local function cuda()
     local driver = found.driver > 0 and ("driver for CUDA %s, "):format(version(found.driver, 10))
         or ""
     lines[3] = driver .. devices_of(found)
-    lines[4] = nccl(found)
+    lines[4], lines[5] = nccl(found), cublas(found)
     return lines
 end
 

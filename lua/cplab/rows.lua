@@ -52,12 +52,19 @@ function M.at_home(tensor)
     return copy
 end
 
---- Changes what a tensor holds by f(data), which gets a pointer that the host may follow.
+--- Shows what a tensor holds to f(data), which gets a pointer that the host may follow.
 -- @tparam string ctype of the numbers
+-- @return what the pointer led to, alive until now: the tensor or a copy
+function M.look(tensor, ctype, f)
+    local here = M.at_home(tensor)
+    f(ffi.cast(ctype .. " *", here.data))
+    return here
+end
+
+--- The same for who changes it.
 function M.edit(tensor, ctype, f)
-    local copy = M.at_home(tensor)
-    f(ffi.cast(ctype .. " *", copy.data))
-    if copy ~= tensor then clib.check(C.cpl_tensor_upload(tensor, copy.data)) end
+    local here = M.look(tensor, ctype, f)
+    if here ~= tensor then clib.check(C.cpl_tensor_upload(tensor, here.data)) end
 end
 
 -- Elements that stand in the same place must be of the same row.

@@ -44,6 +44,55 @@ local function replay(comm)
     return { wrong = wrong, syncs = syncs, captured = captured, counted = counted }
 end
 
+-- A captured step whose rows carry positions: what is wrong in a replay is told after it, as often
+-- as it is, whatever lists of runs have come and gone since.
+local function trace(comm)
+    local clib = require "clib"
+    local C, ffi = clib.C, clib.ffi
+    local cplab = require "cplab"
+    local capture = require "cplab.capture"
+    local t = require "spec.support.capture_rank"(comm)
+    local rank, first, out = t.rank, ffi.new "cpl_first_wrong", {}
+    local function check(tensor, layout, who)
+        clib.check(C.cpl_trace_check(tensor._ptr, layout._ptr, rank, who))
+    end
+    local function work()
+        t.work()
+        check(t.y, t.c, "there")
+        check(t.back, t.z, "back")
+    end
+    local function forget_lists()
+        for n = 1, 300 do
+            local s = cplab.stream.thd { lengths = { n } }
+            local rows = require "spec.exchange.rows".tensor("f32", n, 1)
+            rows:mark(cplab.layout.contiguous(s, { cp = 1 }), 0, true)
+        end
+    end
+    t.x:mark(t.z, rank, true)
+    work()
+    local graph = capture.of(comm._ptr, work)
+    forget_lists()
+    for i, planted in ipairs { false, true, true, false } do
+        t.x:mark(t.z, rank, true)
+        if planted and rank == 1 then
+            local positions = t.x:trace()
+            positions[1], positions[2] = positions[2], positions[1]
+            clib.check(C.cpl_tensor_set_trace(t.x._ptr, positions))
+        end
+        clib.check(C.cpl_trace_settle(comm._ptr))
+        C.cpl_counters_reset()
+        graph:replay()
+        local counters = C.cpl_counters_here()
+        local syncs = tonumber(counters.host_syncs)
+        clib.check(C.cpl_trace_settle(comm._ptr))
+        C.cpl_trace_first_wrong(first)
+        out[i] = { syncs, tonumber(counters.trace_checks),
+            comm:sum { tonumber(counters.wrong_rows) }[1],
+            ffi.string(first.sentence):match "^[^,]*" }
+    end
+    return out
+end
+
 local function refuse(comm)
     local capture = require "cplab.capture"
     local t = require "spec.support.capture_rank"(comm)
@@ -79,6 +128,17 @@ describe("a capture of all ranks", function()
                     assert.equal(0, result.syncs)
                     assert.equal(3 * result.captured, result.counted)
                     assert.equal(n > 1, result.captured > 0)
+                end
+            end
+        end)
+
+        it_there("tells what was wrong in a replay: " .. transport, function()
+            for rank, result in ipairs(device.run(transport, 2, trace)) do
+                local right = { 0, 2, 0, "" }
+                assert.same({ right, right }, { result[1], result[4] })
+                for i = 2, 3 do
+                    assert.same({ 0, 2, 4 }, { unpack(result[i], 1, 3) })
+                    assert.equal(rank == 2 and "back" or "there", result[i][4])
                 end
             end
         end)

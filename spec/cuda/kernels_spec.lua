@@ -210,6 +210,7 @@ end
 local dtypes = {
     { name = "f64", ctype = "double", dtype = C.CPL_F64 },
     { name = "f32", ctype = "float", dtype = C.CPL_F32 },
+    { name = "bf16", ctype = "uint16_t", dtype = C.CPL_BF16 },
     { name = "i64", ctype = "int64_t", dtype = C.CPL_I64 },
     { name = "i32", ctype = "int32_t", dtype = C.CPL_I32 },
 }
@@ -219,8 +220,9 @@ local function numbers(random, dtype, memory, bytes)
     local size = ffi.sizeof(dtype.ctype)
     local values = ffi.cast(dtype.ctype .. " *", memory)
     for i = 0, bytes / size - 1 do
-        if dtype.name:sub(1, 1) == "f" then
-            values[i] = (random(2000001) - 1000000) * 10 ^ (random(13) - 6)
+        if dtype.name:sub(1, 1) ~= "i" then
+            C.cpl_dtype_store(dtype.dtype, memory, i,
+                (random(2000001) - 1000000) * 10 ^ (random(13) - 6))
         else
             values[i] = random(2147483647) * (random(3) - 1) * 2
         end
@@ -289,9 +291,9 @@ local function describe_sums(device)
         end
     end
 
-    it("add: refuses bf16, and units smaller than an element", function()
+    it("add: refuses what is no dtype, and units smaller than an element", function()
         local add = ffi.new "cpl_cuda_add"
-        add.dtype, add.unit = C.CPL_BF16, 16
+        add.dtype, add.unit = C.CPL_N_DTYPES, 16
         assert.is_true(device.lib.cpl_cuda_add_up(add, nil) ~= 0)
         add.dtype, add.unit = C.CPL_F64, 4
         assert.is_true(device.lib.cpl_cuda_add_up(add, nil) ~= 0)

@@ -235,7 +235,7 @@ describe("the static gate, on planted kernels", function()
             end
         end)
 
-        it_needs_nvcc(("sm_%d: of kernels that compute the tables refuse what is too much or missing")
+        it_needs_nvcc(("sm_%d: of kernels that compute, the tables refuse too much and too little")
             :format(arch), function()
             local kernel = planted[arch].planted_instructions
             local function judged(tables)

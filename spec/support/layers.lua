@@ -23,13 +23,13 @@ local CONFIGS = {
 }
 M.kinds = { "gqa", "mla", "gdn", "mlp", "moe", "norm", "linear", "embedding" }
 
---- A layer of a kind; `changes` to its configuration.
-function M.create(kind, changes)
+--- A layer of a kind; `changes` to its configuration; `dtype` a cpl_dtype, f64 if none.
+function M.create(kind, changes, dtype)
     local config = {}
     for name, value in pairs(CONFIGS[kind][2]) do config[name] = value end
     for name, value in pairs(changes or {}) do config[name] = value end
     return clib.create("cpl_layer", C.cpl_layer_destroy, 1, C["cpl_layer_" .. kind],
-        ffi.new(CONFIGS[kind][1], config), C.CPL_F64)
+        ffi.new(CONFIGS[kind][1], config), dtype or C.CPL_F64)
 end
 
 --- Uniform numbers in (-1, 1) that depend on the name alone.

@@ -1,6 +1,7 @@
 --- The columns of masks and biases: all keys, rank by rank, in a key layout.
 -- @module cplab.boundary.keys
 local clib = require "clib"
+local rows = require "cplab.rows"
 local tensors = require "cplab.tensor"
 local C, ffi = clib.C, clib.ffi
 
@@ -68,14 +69,17 @@ function M.permute(tensor, segments)
     local shape = tensor:shape()
     local bytes = tonumber(C.cpl_dtype_bytes(tensor._ptr.dtype))
     local row = shape[#shape] * bytes
-    local from = ffi.cast("const char *", tensor._ptr.data)
-    local to = ffi.cast("char *", result._ptr.data)
-    for i = 0, tensor:n_elements() / math.max(shape[#shape], 1) - 1 do
-        for _, segment in ipairs(segments) do
-            ffi.copy(to + i * row + segment.target * bytes,
-                from + i * row + segment.source * bytes, segment.length * bytes)
+    local function copy(to, from)
+        for i = 0, tensor:n_elements() / math.max(shape[#shape], 1) - 1 do
+            for _, segment in ipairs(segments) do
+                ffi.copy(to + i * row + segment.target * bytes,
+                    from + i * row + segment.source * bytes, segment.length * bytes)
+            end
         end
     end
+    rows.edit(result._ptr, "char", function(to)
+        rows.look(tensor._ptr, "char", function(from) copy(to, from) end)
+    end)
     clib.check(C.cpl_tensor_mark_like(result._ptr, tensor._ptr))
     return result
 end
