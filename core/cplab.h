@@ -873,6 +873,25 @@ CPL_API cpl_status cpl_graph_replay(cpl_graph *graph, cpl_plan *plan);
 /* How many captures it holds. */
 CPL_API int64_t cpl_graph_captures(const cpl_graph *graph);
 
+/*
+ * A capture: what all ranks of a group do on their devices between its begin
+ * and its end, a whole step say, kept as a graph and done by each replay with
+ * what its tensors hold then. While it is made nothing is done, and nothing may
+ * wait for a device or take its memory (UNSUPPORTED): run the step once before.
+ * A plan's lists are part of it: other routes are another capture.
+ */
+typedef struct cpl_capture cpl_capture;
+/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
+ * MEMORY, SYSTEM. */
+CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
+/* Collective. Errors: SYSTEM (something that cannot be captured). */
+CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
+/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
+ * well), SYSTEM. */
+CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
+/* Local. Ends a capture that was not ended. */
+CPL_API void cpl_capture_destroy(cpl_capture *capture);
+
 /* ---- marks: the clock of a device ---- */
 
 /*
@@ -898,25 +917,6 @@ CPL_API int cpl_marks_first(const cpl_marks *marks);
  * Errors: INVALID, SYSTEM. */
 CPL_API cpl_status cpl_marks_seconds(const cpl_marks *marks, int rank,
                                      int64_t from, int64_t to, double *out);
-
-/*
- * A capture: what all ranks of a group do on their devices between its begin
- * and its end, a whole step say, kept as a graph and done by each replay with
- * what its tensors hold then. While it is made nothing is done, and nothing may
- * wait for a device or take its memory (UNSUPPORTED): run the step once before.
- * A plan's lists are part of it: other routes are another capture.
- */
-typedef struct cpl_capture cpl_capture;
-/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
- * MEMORY, SYSTEM. */
-CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
-/* Collective. Errors: SYSTEM (something that cannot be captured). */
-CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
-/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
- * well), SYSTEM. */
-CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
-/* Local. Ends a capture that was not ended. */
-CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
 /* ---- layer ---- */
 
@@ -1026,7 +1026,9 @@ CPL_API cpl_status cpl_layer_moe(const cpl_moe_config *config, cpl_dtype dtype,
                                  cpl_layer **out);
 CPL_API cpl_status cpl_layer_norm(const cpl_norm_config *config,
                                   cpl_dtype dtype, cpl_layer **out);
-/* Rows of a table [in, out] by tokens (I32, one a row; < 0: a zero row). */
+/* Rows of a table [in, out] by tokens (I32, one a row; < 0: a zero row).
+ * Forward refuses a token beyond the table (INVALID); on a device, where nobody
+ * looks at tokens, it gives a row of NaN. */
 CPL_API cpl_status cpl_layer_embedding(const cpl_linear_config *config,
                                        cpl_dtype dtype, cpl_layer **out);
 CPL_API cpl_status cpl_layer_linear(const cpl_linear_config *config,
@@ -1112,7 +1114,7 @@ CPL_API int64_t cpl_kv_cache_bytes(const cpl_kv_cache *cache);
  * is one (forward: INVALID). Forward also refuses rows that do not fit
  * (INVALID, on that rank), backward everything (UNSUPPORTED). Borrows the
  * cache. Errors: INVALID (not an attention layer); prepare: MISMATCH (the cache
- * of another layer or group, or of other sizes).
+ * of another layer or group, or of other sizes), UNSUPPORTED (on a device).
  */
 CPL_API cpl_status cpl_layer_kv_cache(cpl_layer *layer, cpl_kv_cache *cache);
 /*
@@ -1141,7 +1143,8 @@ typedef struct cpl_moe_report {
                         and the next one: below rounding, layouts may differ */
     double aux_loss; /* of the group */
 } cpl_moe_report;
-/* Local. Errors: INVALID (another kind of layer, or no forward yet). */
+/* Local. On a device it waits for the layer and counts host_syncs. Errors:
+ * INVALID (another kind of layer, or no forward yet), SYSTEM. */
 CPL_API cpl_status cpl_layer_moe_report(const cpl_layer *layer,
                                         cpl_moe_report *out);
 

@@ -30,7 +30,7 @@ static bool is_middle(const cpl_link *link)
 
 static cpl_status make_subset(const cpli_chain *chain,
                               bool (*member)(const cpl_link *),
-                              struct cpli_subset *subset)
+                              cpli_subset *subset)
 {
     cpli_lists *lists = &chain->layer->lists;
     CPL_TRY(CPLI_LIST_MAKE(lists, chain->place->n_spans, &subset->spans));
@@ -47,40 +47,36 @@ static cpl_status make_subset(const cpli_chain *chain,
                           &subset->kernel_index);
 }
 
-/* The members of a subset whose link stands at `hop`. */
-static cpl_status make_stage(const cpli_chain *chain,
-                             const struct cpli_subset *subset, int64_t hop,
-                             cpli_stage *stage)
+/* A counting sort: first[hop] runs from where the members of a hop begin to
+ * where they end, and is then moved on by one. */
+static cpl_status order_by_hop(const cpli_chain *chain, cpli_subset *subset)
 {
     cpli_lists *lists = &chain->layer->lists;
     const cpl_link *links = chain->place->links;
+    CPL_TRY(CPLI_LIST_MAKE(lists, chain->n_hops + 2, &subset->first));
+    CPL_TRY(CPLI_LIST_MAKE(lists, subset->n, &subset->member));
+    CPL_TRY(CPLI_LIST_MAKE(lists, subset->n, &subset->span));
+    int64_t *first = subset->first;
     for (int64_t i = 0; i < subset->n; i++)
-        stage->n += links[subset->index[i]].level == hop;
-    CPL_TRY(CPLI_LIST_MAKE(lists, stage->n, &stage->member));
-    CPL_TRY(CPLI_LIST_MAKE(lists, stage->n, &stage->span));
-    int64_t n = 0;
-    for (int64_t i = 0; i < subset->n; i++)
-        if (links[subset->index[i]].level == hop) {
-            stage->member[n] = i;
-            stage->span[n++] = subset->index[i];
-        }
-    CPL_TRY(CPLI_LIST_SEND(lists, stage->member, n, &stage->kernel_member));
-    return CPLI_LIST_SEND(lists, stage->span, n, &stage->kernel_span);
-}
-
-static cpl_status make_stages(const cpli_chain *chain,
-                              const struct cpli_subset *subset,
-                              cpli_stage **out)
-{
-    CPL_TRY(CPLI_LIST_MAKE(&chain->layer->lists, chain->n_hops + 1, out));
-    for (int64_t hop = 1; hop <= chain->n_hops; hop++)
-        CPL_TRY(make_stage(chain, subset, hop, &(*out)[hop]));
-    return CPL_OK;
+        first[links[subset->index[i]].level + 1]++;
+    for (int64_t hop = 0; hop <= chain->n_hops; hop++)
+        first[hop + 1] += first[hop];
+    for (int64_t i = 0; i < subset->n; i++) {
+        int64_t at = first[links[subset->index[i]].level]++;
+        subset->member[at] = i;
+        subset->span[at] = subset->index[i];
+    }
+    for (int64_t hop = chain->n_hops + 1; hop > 0; hop--)
+        first[hop] = first[hop - 1];
+    first[0] = 0;
+    CPL_TRY(CPLI_LIST_SEND(lists, subset->member, subset->n,
+                           &subset->kernel_member));
+    return CPLI_LIST_SEND(lists, subset->span, subset->n, &subset->kernel_span);
 }
 
 static cpl_status make_ends(cpli_chain *chain)
 {
-    const struct cpli_subset *followers = &chain->followers;
+    const cpli_subset *followers = &chain->followers;
     cpli_lists *lists = &chain->layer->lists;
     int64_t *ends;
     CPL_TRY(CPLI_LIST_MAKE(lists, followers->n, &ends));
@@ -218,8 +214,8 @@ cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,
     CPL_TRY(make_subset(chain, is_middle, &chain->middles));
     CPL_TRY(make_subset(chain, has_prev, &chain->followers));
     CPL_TRY(prepare_hops(chain));
-    CPL_TRY(make_stages(chain, &chain->middles, &chain->middles_at));
-    CPL_TRY(make_stages(chain, &chain->followers, &chain->followers_at));
+    CPL_TRY(order_by_hop(chain, &chain->middles));
+    CPL_TRY(order_by_hop(chain, &chain->followers));
     CPL_TRY(make_ends(chain));
     return prepare_buffers(chain, gdn);
 }
@@ -278,7 +274,7 @@ static void apply_transition(const cpli_chain *chain, int64_t middle,
                       .c_step = K * V});
 }
 
-static cpl_gdn restrict_to(const cpl_gdn *gdn, const struct cpli_subset *subset)
+static cpl_gdn restrict_to(const cpl_gdn *gdn, const cpli_subset *subset)
 {
     cpl_gdn restricted = *gdn;
     restricted.spans = subset->kernel_spans;
@@ -289,7 +285,7 @@ static cpl_gdn restrict_to(const cpl_gdn *gdn, const struct cpli_subset *subset)
 }
 
 static void summarise(cpli_chain *chain, const cpl_gdn *gdn,
-                      const struct cpli_subset *subset, const void *state_in,
+                      const cpli_subset *subset, const void *state_in,
                       const cpl_tensor *transition, const cpl_tensor *offset)
 {
     cpl_gdn_summary summary = {.gdn = restrict_to(gdn, subset),
@@ -306,7 +302,7 @@ static void summarise(cpli_chain *chain, const cpl_gdn *gdn,
  * it starts from. */
 static void begin_chains(cpli_chain *chain, const cpl_gdn *gdn)
 {
-    const struct cpli_subset *heads = &chain->heads_of_chains;
+    const cpli_subset *heads = &chain->heads_of_chains;
     copy_states(chain, heads->n, chain->state_in, heads->kernel_index,
                 chain->head_offset, NULL);
     summarise(chain, gdn, heads, chain->head_offset->data, NULL,
@@ -333,21 +329,31 @@ static cpl_status run_hop(cpli_chain *chain, int64_t hop, bool adjoint)
     return CPL_OK;
 }
 
-/* What the middles of a hop hand on: M state_in + B. */
-static void pass_on(const cpli_chain *chain, const cpli_stage *stage)
+/* For the members of a subset that have their turn at a hop: their states of x
+ * become those of their spans in y. */
+static void copy_of_hop(const cpli_chain *chain, const cpli_subset *subset,
+                        int64_t hop, const cpl_tensor *x, const cpl_tensor *y)
 {
-    copy_states(chain, stage->n, chain->middle_offset, stage->kernel_member,
-                chain->state_out, stage->kernel_span);
-    for (int64_t i = 0; i < stage->n; i++)
-        apply_transition(chain, stage->member[i], false,
-                         state_of(chain, chain->state_in, stage->span[i]),
-                         state_of(chain, chain->state_out, stage->span[i]));
+    int64_t first = subset->first[hop];
+    copy_states(chain, subset->first[hop + 1] - first, x,
+                subset->kernel_member + first, y, subset->kernel_span + first);
+}
+
+/* out += M in for the middles of a hop (M' in the backward). */
+static void apply_of_hop(const cpli_chain *chain, int64_t hop, bool transpose,
+                         const cpl_tensor *in, const cpl_tensor *out)
+{
+    const cpli_subset *middles = &chain->middles;
+    for (int64_t i = middles->first[hop]; i < middles->first[hop + 1]; i++)
+        apply_transition(chain, middles->member[i], transpose,
+                         state_of(chain, in, middles->span[i]),
+                         state_of(chain, out, middles->span[i]));
 }
 
 /* A fault: one after the other, each takes the state of the next. */
 static void cross(const cpli_chain *chain)
 {
-    const struct cpli_subset *followers = &chain->followers;
+    const cpli_subset *followers = &chain->followers;
     for (int64_t i = 0; i + 1 < followers->n; i++)
         copy_states(chain, 1, chain->state_in, followers->kernel_index + i + 1,
                     chain->state_in, followers->kernel_index + i);
@@ -360,7 +366,9 @@ cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
               chain->middle_offset);
     for (int64_t hop = 1; hop <= chain->n_hops; hop++) {
         CPL_TRY(run_hop(chain, hop, false));
-        pass_on(chain, &chain->middles_at[hop]);
+        copy_of_hop(chain, &chain->middles, hop, chain->middle_offset,
+                    chain->state_out);
+        apply_of_hop(chain, hop, false, chain->state_in, chain->state_out);
     }
     if (cpl_faults_here()->drop_handoff != 0)
         CPL_TRY(cpl_tensor_fill(chain->state_in, 0));
@@ -372,7 +380,7 @@ cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
 /* b of all followers; a chain ends with the gradient of its last state. */
 static void end_chains(cpli_chain *chain, const cpl_gdn *gdn, const void *d_o)
 {
-    const struct cpli_subset *followers = &chain->followers;
+    const cpli_subset *followers = &chain->followers;
     copy_states(chain, followers->n, chain->d_state_out, chain->ends,
                 chain->back_offset, NULL);
     cpl_gdn_summary_backward summary = {.gdn = restrict_to(gdn, followers),
@@ -384,26 +392,14 @@ static void end_chains(cpli_chain *chain, const cpl_gdn *gdn, const void *d_o)
         chain->layer->kernels->gdn_summary_backward(&summary);
 }
 
-/* What the followers of a hop hand back: M' d_state_out + b, where the middles
- * among them have an M. */
-static void pass_back(const cpli_chain *chain, int64_t hop)
-{
-    const cpli_stage *stage = &chain->followers_at[hop];
-    const cpli_stage *middles = &chain->middles_at[hop];
-    copy_states(chain, stage->n, chain->back_offset, stage->kernel_member,
-                chain->d_state_in, stage->kernel_span);
-    for (int64_t i = 0; i < middles->n; i++)
-        apply_transition(chain, middles->member[i], true,
-                         state_of(chain, chain->d_state_out, middles->span[i]),
-                         state_of(chain, chain->d_state_in, middles->span[i]));
-}
-
 cpl_status cpli_chain_backward(cpli_chain *chain, const cpl_gdn *gdn,
                                const void *d_o)
 {
     end_chains(chain, gdn, d_o);
     for (int64_t hop = chain->n_hops; hop >= 1; hop--) {
-        pass_back(chain, hop);
+        copy_of_hop(chain, &chain->followers, hop, chain->back_offset,
+                    chain->d_state_in);
+        apply_of_hop(chain, hop, true, chain->d_state_out, chain->d_state_in);
         CPL_TRY(run_hop(chain, hop, true));
     }
     return CPL_OK;

@@ -15,12 +15,18 @@
 
 #include "layer.h"
 
-/* The spans of a subset that have their turn at one hop. */
-typedef struct cpli_stage {
+/* Spans that are alike in what they need, by their numbers in the place. Of two
+ * lists the second is where kernels read it. */
+typedef struct cpli_subset {
     int64_t n;
-    int64_t *member, *span; /* numbers in the subset and in the place, */
-    int64_t *kernel_member, *kernel_span; /* and where kernels read them */
-} cpli_stage;
+    cpl_span *spans, *kernel_spans;
+    int64_t *index, *kernel_index;
+    /* Members, and their spans, in the order of the hop at which they have
+     * their turn: those of a hop from first[hop] on. */
+    int64_t *first;
+    int64_t *member, *kernel_member;
+    int64_t *span, *kernel_span;
+} cpli_subset;
 
 typedef struct cpli_chain {
     cpl_layer *layer;
@@ -30,16 +36,11 @@ typedef struct cpli_chain {
     int64_t n_hops;         /* of this rank: its hops are 1 .. n_hops */
     cpl_plan **plans;       /* [n_hops + 1]; NULL where this rank has no part */
 
-    /* Spans that the summaries are made for, gathered by what they need; the
-     * second of two lists is where kernels read it. */
-    struct cpli_subset {
-        cpl_span *spans, *kernel_spans;
-        int64_t *index, *kernel_index; /* into the spans of the place */
-        int64_t n;
-    } heads_of_chains, /* first of a chain, with a successor: B only */
-        middles,       /* with predecessor and successor: M and B */
-        followers;     /* with a predecessor: b of the backward */
-    cpli_stage *middles_at, *followers_at; /* [n_hops + 1] */
+    /* Spans that the summaries are made for. */
+    cpli_subset
+        heads_of_chains;   /* first of a chain, with a successor: B only */
+    cpli_subset middles;   /* with predecessor and successor: M and B */
+    cpli_subset followers; /* with a predecessor: b of the backward */
     int64_t *ends; /* of the followers: the span, where the chain ends with it,
                       or -1; for kernels */
 

@@ -86,8 +86,6 @@ __device__ __forceinline__ void
 attend(part_result<D, M> &result, const uint4 *q, int row, const uint4 *k,
        const uint4 *v, const strip &keys, float scale)
 {
-    if (!keys.any(row, 16 * M))
-        return;
     float s[M][N / 8][4] = {}, shrink[M][2];
     times_rows<D, M, N>(s, q, row, k);
 #pragma unroll
@@ -189,10 +187,9 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     const int64_t kv_head = head / (p.heads / p.kv_heads);
     const int row = static_cast<int>(threadIdx.x) / 32 * 16 * M;
 
-    load_tile<size::ROWS, D>(
-        q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim), p.q_stride,
-        static_cast<int>(min(p.n_queries - slot, FAR)),
-        static_cast<int>(p.key_dim));
+    load_rows<D>(q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim),
+                 p.q_stride, static_cast<int>(min(p.n_queries - slot, FAR)),
+                 static_cast<int>(p.key_dim), size::ROWS);
     feed.begin(p, groups, slot, p.n_queries, 1);
     load_keys<D, N>(p, feed.ring[0], kv_head, keys);
     part_result<D, M> result = {};
@@ -205,8 +202,12 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
         cpli_copy_async_wait<1>();
         __syncthreads();
         const uint4 *k = keys + i % 2 * 2 * TILE;
-        attend<D, M, N>(result, q, row, k, k + TILE, feed.ring[i % 4],
-                        static_cast<float>(p.scale));
+        const strip &now = feed.ring[i % 4];
+        const float scale = static_cast<float>(p.scale);
+        if (now.any(row, 16 * M) && now.n <= FEW)
+            attend<D, M, FEW>(result, q, row, k, k + TILE, now, scale);
+        else if (now.any(row, 16 * M))
+            attend<D, M, N>(result, q, row, k, k + TILE, now, scale);
         feed.end(p, groups, i);
     }
     cpli_copy_async_wait<0>();

@@ -36,28 +36,30 @@ __global__ void __launch_bounds__(EXPERTS *N)
     p.load[p.experts + expert] = sum;
 }
 
-/* Experts are few: one thread adds, and one kernel serves both ways. */
+/* Experts are few: one thread adds, and one kernel serves both ways. `scale` is
+ * coefficient E top_k^2, so that there is one division. */
 __global__ void __launch_bounds__(THREADS)
-    moe_balance(const __grid_constant__ cpl_moe_balance p)
+    moe_balance(const __grid_constant__ cpl_moe_balance p, double scale)
 {
     CPLI_SHARED(double, factors, [1]);
     if (threadIdx.x == 0) {
-        double tokens = 0;
+        double choices = 0;
+#pragma unroll 1
         for (int64_t e = 0; e < p.experts; e++)
-            tokens += p.load[e] / static_cast<double>(p.top_k);
-        const double factor = tokens > 0 ? p.coefficient *
-                                               static_cast<double>(p.experts) /
-                                               (tokens * tokens)
-                                         : 0;
-        double loss = 0;
-        for (int64_t e = 0; e < p.experts; e++)
-            loss += factor * p.load[e] * p.load[p.experts + e];
-        *p.loss = loss;
-        factors[0] = factor;
+            choices += p.load[e];
+        factors[0] = choices > 0 ? scale / (choices * choices) : 0;
     }
     __syncthreads();
+    const double factor = factors[0];
     for (int64_t e = threadIdx.x; e < p.experts; e += THREADS)
-        p.dprobs[e] = factors[0] * p.load[e];
+        p.dprobs[e] = factor * p.load[e];
+    if (threadIdx.x != 0)
+        return;
+    double loss = 0;
+#pragma unroll 1
+    for (int64_t e = 0; e < p.experts; e++)
+        loss += factor * p.load[e] * p.load[p.experts + e];
+    *p.loss = loss;
 }
 
 template <class T, int N>
@@ -83,5 +85,9 @@ int cpl_cuda_moe_load(const cpl_moe_load *p, int32_t dtype, int32_t way,
 int cpl_cuda_moe_balance(const cpl_moe_balance *p, int32_t, int32_t,
                          cpl_cuda_stream stream)
 {
-    return CPLI_LAUNCH(cpli::moe_balance, 1, cpli::THREADS, 0, stream, *p);
+    const auto top_k = static_cast<double>(p->top_k);
+    const double scale =
+        p->coefficient * static_cast<double>(p->experts) * top_k * top_k;
+    return CPLI_LAUNCH(cpli::moe_balance, 1, cpli::THREADS, 0, stream, *p,
+                       scale);
 }

@@ -82,6 +82,11 @@ describe("cplab", function()
             "cuda" } do
             assert.truthy(("\n" .. result.out):find("\n" .. name .. " +%S"), name)
         end
+        -- With the plug-in it also says which libraries that would open, or why it could not.
+        if result.out:find("plug-in for CUDA", 1, true) then
+            assert.matches("NCCL %d+%.%d", (result.out:gsub("cannot open NCCL", "NCCL 0.0")))
+            assert.matches("cuBLAS %d+%.%d", (result.out:gsub("cannot open cuBLAS", "cuBLAS 0.0")))
+        end
     end)
 end)
 

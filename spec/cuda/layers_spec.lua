@@ -13,8 +13,8 @@ local BOUND = 1e-13
 local STREAM = { lengths = { 16, 8, 0, 8 }, real = { 13, 8, 0, 3 } }
 local STATES = { heads = 4, channels = 2 * 2 * 3 + 4 * 5 }
 
--- f32 has other sums than f64 has, of as many terms. bf16 keeps 8 bits of what a layer stores on its
--- way, up to ten times one after the other, against f32 on the host, which keeps 24.
+-- In f32 the same sums have roundings of 6e-8. bf16 keeps 8 bits of what a layer stores on its way,
+-- up to ten times one after the other, against f32 on the host, which keeps 24.
 local BOUND_F32, BOUND_BF16 = 2e-5, 6e-2
 
 local function case(name, kind, fields)
@@ -54,11 +54,13 @@ local CASES = {
             { { 16, 8 }, { 0, 5 }, { 12, 4 } } } }),
         case("gdn, rows of any order", "gdn", { ranks = { { { 5, 7 }, { 24, 8 } },
             { { 16, 8 }, { 0, 5 }, { 12, 4 } } } }),
-        case("gqa that is recomputed", "gqa", { recompute = true, config = { cp_mode = "p2p" } }),
-        case("gdn that is recomputed", "gdn", { recompute = true }),
-        case("gqa on poisoned scratch", "gqa", { poison = true, config = { cp_mode = "p2p" } }),
-        case("gdn on poisoned scratch", "gdn", { poison = true }),
-        case("moe on poisoned scratch", "moe", { poison = true }),
+        case("gqa that is recomputed", "gqa",
+            { passes = 2, recompute = true, config = { cp_mode = "p2p" } }),
+        case("gdn that is recomputed", "gdn", { passes = 2, recompute = true }),
+        case("gqa on poisoned scratch", "gqa",
+            { passes = 2, poison = true, config = { cp_mode = "p2p" } }),
+        case("gdn on poisoned scratch", "gdn", { passes = 2, poison = true }),
+        case("moe on poisoned scratch", "moe", { passes = 2, poison = true }),
     },
     [4] = {
         attention("gqa", "gather"), attention("gqa", "p2p"), attention("gqa", "a2a"),
@@ -72,8 +74,7 @@ local CASES = {
 local NARROW = {
     attention("gqa", "gather"), attention("gqa", "p2p"), attention("gqa", "a2a"),
     attention("mla", "gather"), case("gdn", "gdn"),
-    case("gdn headwise", "gdn", { config = { cp_mode = "headwise" } }),
-    case("gdn, states in and out", "gdn", { states = STATES }),
+    case("gdn headwise", "gdn", { states = STATES, config = { cp_mode = "headwise" } }),
     case("mlp", "mlp"), case("moe", "moe"), case("norm", "norm"), case("linear", "linear"),
     case("embedding", "embedding"),
 }
@@ -178,8 +179,8 @@ check_cases("layers of two ranks on devices", 2, CASES[2])
 check_cases("layers of four ranks on devices", 4, CASES[4])
 check_cases("layers over nccl", 2, { CASES[2][1], CASES[2][6], CASES[2][8] },
     { transport = "nccl" })
-check_cases("layers in f32 on devices", 2, NARROW, { here = "f32", there = "f32",
-    bound = BOUND_F32 })
+check_cases("layers in f32 on devices", 2, { NARROW[1], NARROW[5], NARROW[8] },
+    { here = "f32", there = "f32", bound = BOUND_F32 })
 check_cases("layers in bf16 on devices", 2, NARROW, { here = "f32", there = "bf16",
     bound = BOUND_BF16 })
 check_cases("slices of layers on a device", 1, SLICES)
@@ -220,24 +221,26 @@ describe("traces on devices", function()
             local right, swapped = found[2 * i - 1], found[2 * i]
             assert.is_true(right.checks > 0, one.name)
             assert.equal(0, right.wrong, one.name)
-            -- Two rows when they come in, and again where the mode brought them.
-            assert.is_true(swapped.wrong >= 4, one.name)
+            -- Two rows when they come in, and again where a mode brought them: of a halo they are
+            -- no part.
+            assert.is_true(swapped.wrong >= (one.config and 4 or 2), one.name)
         end
     end)
 end)
 
-describe("faults", function()
-    it_there("show on devices", function()
+-- On the host; the specs before this say that a device gives the same.
+describe("these faults", function()
+    it("show", function()
         local cases = {}
         for i, one in ipairs(FAULTS) do
             cases[2 * i - 1] = one
             cases[2 * i] = case(one.name, one.kind, { config = one.config })
         end
-        local there = device.run("direct", 4, "spec.support.layer_rank", { cases = cases })
+        local here = ranks.run(4, "spec.support.layer_rank", { cases = cases })
         for i, one in ipairs(FAULTS) do
             local shows = false
             for rank = 1, 4 do
-                local a, b = there[rank][2 * i - 1], there[rank][2 * i]
+                local a, b = here[rank][2 * i - 1], here[rank][2 * i]
                 for name, list in pairs(a.values) do
                     shows = shows or largest_difference(list, b.values[name]) > 1e-6
                 end

@@ -50,6 +50,9 @@ M.computing_all = { registers = 255, shared = 48 * 1024 }
 M.computing = {
     matmul_naive = { registers = 40 },
     matmul_tiled = { registers = 128, shared = 16640 },
+    matmul_tensor = { registers = 128, shared = 40960 },
+    grouped_rows_tensor = { registers = 128, shared = 40960 },
+    grouped_weights_tensor = { registers = 128, shared = 40960 },
     grouped_rows_tiled = { registers = 128, shared = 16640 },
     grouped_weights_tiled = { registers = 128, shared = 16640 },
     moe_route = { registers = 80, shared = 0 },
@@ -64,7 +67,12 @@ M.computing = {
 --- Those that multiply by tensor cores: so many of these instructions at least. `matrix_loads` are
 -- ldmatrix, `async_copies` cp.async.
 M.multiplying = {
-    attention_forward = { tensor_cores = 32, matrix_loads = 8, async_copies = 4 },
+    matmul_tensor = { tensor_cores = 32, matrix_loads = 12, async_copies = 4 },
+    grouped_rows_tensor = { tensor_cores = 32, matrix_loads = 12, async_copies = 4 },
+    grouped_weights_tensor = { tensor_cores = 32, matrix_loads = 12, async_copies = 4 },
+    attention_forward = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
+    attention_dq = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
+    attention_dkv = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
 }
 
 return M

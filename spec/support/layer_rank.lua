@@ -2,10 +2,11 @@
 -- and { cases = {...} }; a case: kind, config (changes to those of spec.support.layers), stream,
 -- layout (a kind; or ranks, the runs of each), and, all optional, dtype, split { tp_rank, tp },
 -- states (gdn: sequences enter with states and leave some), recompute (what is kept is shared),
--- poison (scratch is NaN before every pass), trace and swap (see below), fault { name, value, rank
--- (or all) }, cache (of keys), vocabulary (of the tokens; the table has 11), refusal { op,
--- sentence } (what the kernels say to the sizes). Gives per case what this rank has: y, dx, every
--- gradient and state by name, as flat lists; host_syncs of two passes; wrong rows; or the failure.
+-- passes (1), poison (scratch is NaN before every pass), trace and swap (see below), fault { name,
+-- value, rank (or all) }, cache (of keys), vocabulary (of the tokens; the table has 11), refusal
+-- { op, sentence } (what the kernels say to the sizes). Gives per case what this rank has: y, dx,
+-- every gradient and state by name, as flat lists; host_syncs of all passes; wrong rows; or the
+-- failure.
 local clib = require "clib"
 local cplab = require "cplab"
 local layers = require "spec.support.layers"
@@ -177,7 +178,7 @@ local function run(comm, case)
     end
     faults.poison_scratch = case.poison and 1 or 0
     C.cpl_counters_reset()
-    for _ = 1, 2 do
+    for _ = 1, case.passes or 1 do
         for _, grad in pairs(self.grads) do clib.check(C.cpl_tensor_fill(grad, 0)) end
         clib.check(C.cpl_layer_forward(self.layer, self.x, self.y))
         clib.check(C.cpl_layer_backward(self.layer, self.dy, self.dx))
