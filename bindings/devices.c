@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base.h"
@@ -23,6 +24,10 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 /* By host_device.transport. */
 static const char *const transports[] = {NULL, "direct", "nccl"};
 enum { N_TRANSPORTS = sizeof transports / sizeof *transports };
+
+/* Set to anything, the emulated devices are those whose accesses are checked;
+ * they come with what specs need. */
+#define CHECK "CPLAB_CUDA_CHECK"
 
 static const cpli_devices_ops *opened[N_KINDS];
 static host_device chosen;
@@ -43,6 +48,13 @@ static int number_of(const char *const *names, int n, const char *name)
     return -1;
 }
 
+static const char *file_of(int kind)
+{
+    bool is_emulated = strcmp(kinds[kind], "cuda-emulated") == 0;
+    return is_emulated && getenv(CHECK) != NULL ? "libcplab_cuda_checked.so"
+                                                : files[kind];
+}
+
 /* Beside this program. */
 static void path_of(int kind, char *path, size_t room)
 {
@@ -52,7 +64,7 @@ static void path_of(int kind, char *path, size_t room)
     char *slash = strrchr(program, '/');
     if (slash != NULL)
         *slash = '\0';
-    snprintf(path, room, "%s/%s", program, files[kind]);
+    snprintf(path, room, "%s/%s", program, file_of(kind));
 }
 
 typedef cpl_status plug_in_door(const cpli_devices_ops **out);

@@ -91,12 +91,13 @@ void host_rank_run(host_rank *self)
         fail(self, cpl_last_error(), "");
     else
         run_in_state(self, L);
-    host_devices_leave(&self->job->device, self->device_comm,
-                       self->outcome.message != NULL);
     if (L != NULL)
         host_flush_rank(L, self->rank);
-    /* Leaves before its objects die, so that nobody still reads their rows. */
+    /* Leaves before its objects die, so that nobody still reads their rows:
+     * first the group, so that nobody begins to. */
     self->ops->leave(self);
+    host_devices_leave(&self->job->device, self->device_comm,
+                       self->outcome.message != NULL);
     if (L != NULL)
         lua_close(L);
 }

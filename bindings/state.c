@@ -7,6 +7,8 @@
 #include <lauxlib.h>
 #include <lualib.h>
 
+#include "modules.h"
+
 static const char traceback_key[] = "cplab.traceback";
 
 static const char search_path[] = CPLAB_ROOT
@@ -25,6 +27,7 @@ lua_State *host_state_open(void)
     lua_concat(L, 2);
     lua_setfield(L, -2, "path");
     lua_pop(L, 1);
+    host_modules_install(L);
     return L;
 }
 

@@ -873,6 +873,25 @@ CPL_API cpl_status cpl_graph_replay(cpl_graph *graph, cpl_plan *plan);
 /* How many captures it holds. */
 CPL_API int64_t cpl_graph_captures(const cpl_graph *graph);
 
+/*
+ * A capture: what all ranks of a group do on their devices between its begin
+ * and its end, a whole step say, kept as a graph and done by each replay with
+ * what its tensors hold then. While it is made nothing is done, and nothing may
+ * wait for a device or take its memory (UNSUPPORTED): run the step once before.
+ * A plan's lists are part of it: other routes are another capture.
+ */
+typedef struct cpl_capture cpl_capture;
+/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
+ * MEMORY, SYSTEM. */
+CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
+/* Collective. Errors: SYSTEM (something that cannot be captured). */
+CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
+/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
+ * well), SYSTEM. */
+CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
+/* Local. Ends a capture that was not ended. */
+CPL_API void cpl_capture_destroy(cpl_capture *capture);
+
 /* ---- marks: the clock of a device ---- */
 
 /*
@@ -898,25 +917,6 @@ CPL_API int cpl_marks_first(const cpl_marks *marks);
  * Errors: INVALID, SYSTEM. */
 CPL_API cpl_status cpl_marks_seconds(const cpl_marks *marks, int rank,
                                      int64_t from, int64_t to, double *out);
-
-/*
- * A capture: what all ranks of a group do on their devices between its begin
- * and its end, a whole step say, kept as a graph and done by each replay with
- * what its tensors hold then. While it is made nothing is done, and nothing may
- * wait for a device or take its memory (UNSUPPORTED): run the step once before.
- * A plan's lists are part of it: other routes are another capture.
- */
-typedef struct cpl_capture cpl_capture;
-/* Collective. Errors: UNSUPPORTED (no device; another capture is being made),
- * MEMORY, SYSTEM. */
-CPL_API cpl_status cpl_capture_begin(cpl_comm *comm, cpl_capture **out);
-/* Collective. Errors: SYSTEM (something that cannot be captured). */
-CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
-/* Collective. Counts what the captured work counted. Errors: INVALID (not ended
- * well), SYSTEM. */
-CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
-/* Local. Ends a capture that was not ended. */
-CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
 /* ---- layer ---- */
 

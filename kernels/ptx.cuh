@@ -114,6 +114,12 @@ __device__ __forceinline__ float cpli_exp2(float x)
     return y;
 }
 
+/* A hint that the 128 bytes around an address will be read soon. */
+__device__ __forceinline__ void cpli_prefetch(const void *at)
+{
+    asm volatile("prefetch.global.L1 [%0];" : : "l"(at));
+}
+
 /* c += a b, products of bf16 and sums in f32. */
 __device__ __forceinline__ void
 cpli_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
@@ -196,6 +202,10 @@ template <class T> inline T cpli_load(const T *from)
 template <class T> inline void cpli_store(T *to, T value)
 {
     *to = value;
+}
+
+inline void cpli_prefetch(const void *)
+{
 }
 
 namespace emulation

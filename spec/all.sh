@@ -66,41 +66,75 @@ lint_c() {
         -DCPLI_F64 -Icore -Icore/base -Ikernels core kernels bindings spec/c
 }
 
-build_stage() { # variant, in a shell of its own, since a failure exits
-    (build_variant "$1" specs)
+build_stage() { # variant, target, in a shell of its own, since a failure exits
+    (build_variant "$1" "$2")
 }
 
-specs() { # variant
+specs() { # variant, files and folders; all without any
+    local variant=$1
+    shift
     # LuaJIT's heap hides pointers from the leak detector; the specs count leaks by cpl_memory.
-    CPLAB_VARIANT=$1 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-        bash spec/share.sh "$(host "$1")"
+    CPLAB_VARIANT=$variant ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+        bash spec/share.sh "$(host "$variant")" "$@"
+}
+
+# What the sanitizers have nothing to see in: CUDA and its emulator, which are not built for them;
+# the launcher and the text of the repository; and Lua that computes with layouts, streams and routes,
+# all of whose C the specs of spec/layout reach with every edge.
+unsanitized="spec/cuda spec/emulation spec/repo_spec spec/experiments
+spec/cli/launcher_spec spec/cli/plan_spec spec/cli/project_spec spec/cli/readme_spec
+spec/lua/assignment_spec spec/lua/claims_spec spec/lua/cluster_spec spec/lua/corpus_spec
+spec/lua/cost_parts_spec spec/lua/cost_rates_spec spec/lua/cost_spec spec/lua/experiment_spec
+spec/lua/explain_spec spec/lua/model_spec spec/lua/outline_spec spec/lua/packs_spec
+spec/lua/pipeline_spec spec/lua/planner_spec spec/lua/policy_spec spec/lua/project
+spec/lua/report_spec spec/lua/results_spec spec/lua/rules_spec spec/lua/schedule_spec
+spec/lua/sweep_spec"
+
+specs_sanitized() { # variant
+    local files each
+    files=$(find spec -name '*_spec.lua')
+    for each in $unsanitized; do
+        files=$(grep -v "^$each" <<<"$files")
+    done
+    # shellcheck disable=SC2086
+    specs "$1" $files
 }
 
 # The specs that hold for any number of ranks, whatever these are.
 rank_specs="spec/mpi spec/comm/comm_spec.lua spec/comm/part_spec.lua spec/comm/ending_spec.lua
 spec/exchange"
 
-# Five minutes are more than they need: a rank that hangs is ended.
+# Five minutes are more than they need: a rank that hangs is ended. Groups of fewer than all ranks
+# are those of the largest number's stage.
 specs_under_mpirun() { # variant, ranks
+    local sizes=whole
+    [ "$2" -lt 8 ] || sizes=8
     # shellcheck disable=SC2086
-    CPLAB_VARIANT=$1 timeout -k 5 300 "$root/cplab" mpirun -n "$2" test $rank_specs
+    CPLAB_VARIANT=$1 CPLAB_SIZES=$sizes timeout -k 5 300 "$root/cplab" mpirun -n "$2" \
+        test $rank_specs
 }
 
-# The specs of exchanges with the rows of all ranks on emulated devices; what they have of large
-# shards and of models is the CPU's.
-device_specs="spec/exchange/adjoint_spec.lua spec/exchange/auto_spec.lua
-spec/exchange/composed_spec.lua spec/exchange/memory_spec.lua spec/exchange/moving_spec.lua
-spec/exchange/parts_spec.lua spec/exchange/refusing_spec.lua spec/exchange/shard_spec.lua
-spec/exchange/sliced_spec.lua"
-
-specs_on_devices() { # variant
+# The specs that spec/devices.txt names for a stage, with the rows of all ranks on emulated devices.
+specs_on_devices() { # variant, stage of that file, settings ...
+    local variant=$1 files
     if [ ! -e "$builds/$1/bin/libcplab_cuda_emulated.so" ]; then
         printf 'skipped specs on emulated devices\n    CUDA (nvcc) is not here\n'
         printf '0 passed, 0 failed, 1 skipped\n'
         return 0
     fi
+    files=$(awk -F': ' -v stage="$2" '!/^#/ && " " $2 " " ~ " " stage " " { print $1 }' \
+        spec/devices.txt)
+    shift 2
     # shellcheck disable=SC2086
-    CPLAB_VARIANT=$1 CPLAB_TRANSPORT=cuda-emulated timeout -k 5 300 "$root/cplab" test $device_specs
+    env CPLAB_VARIANT="$variant" "$@" timeout -k 5 300 \
+        bash spec/share.sh "$(host "$variant")" $files
+}
+
+# Every access of the kernels and of the host's code is judged, which takes fifty times as long: small
+# groups only. A report ends the program with its sentence and status 1.
+specs_checked() { # variant, order of threads
+    specs_on_devices "$1" checked CPLAB_TRANSPORT=cuda-emulated CPLAB_CUDA_CHECK=1 CPLAB_SIZES=4 \
+        CPLAB_CUDA_ORDER="$2"
 }
 
 # Where the kernel spreads addresses wider than the sanitizer knows, it runs without the spreading.
@@ -114,14 +148,19 @@ thread_driver() {
     fi
 }
 
-# A minute of libFuzzer; what it finds worth keeping stays for the next time.
+# A minute of libFuzzer, on two cores; what it finds worth keeping stays for the next time.
 fuzz_layout() {
-    local folder=$builds/fuzz
+    local folder=$builds/fuzz all='' each status=0
     mkdir -p "$folder/corpus" &&
         cmake -S . -B "$folder" -DCMAKE_C_COMPILER=clang -DCPLAB_FUZZ=ON -DCPLAB_WERROR=ON &&
-        cmake --build "$folder" --target fuzz_layout -j "$(nproc)" &&
-        "$folder/bin/fuzz_layout" -max_total_time=60 -max_len=600 -timeout=10 \
-            -artifact_prefix="$folder/" "$folder/corpus"
+        cmake --build "$folder" --target fuzz_layout -j "$(nproc)" || return
+    for each in 1 2; do # seeds are drawn, and they read what the other one finds
+        "$folder/bin/fuzz_layout" -max_total_time=30 -max_len=600 -timeout=10 -reload=1 \
+            -artifact_prefix="$folder/" "$folder/corpus" &
+        all+=" $!"
+    done
+    for each in $all; do wait "$each" || status=1; done
+    return $status
 }
 
 # What the specs of the emulator and of CUDA miss on this machine, for the line of their stage.
@@ -134,19 +173,23 @@ without_cuda() { # variant
 }
 
 test_all() {
-    stage "build, warnings as errors" build_stage check
+    stage "build, warnings as errors" build_stage check specs
     stage "luacheck" lint_lua
     stage "clang-format" lint_format
     stage "cppcheck" lint_c
     stage "specs$(without_cuda check)" specs check
-    stage "specs, emulated devices" specs_on_devices check
-    local n
+    stage "specs, devices, direct" specs_on_devices check direct CPLAB_TRANSPORT=cuda-emulated
+    stage "specs, devices, nccl" specs_on_devices check nccl CPLAB_TRANSPORT=cuda-emulated+nccl
+    local n order
+    for order in forward random:1; do
+        stage "specs, checked, $order" specs_checked check $order
+    done
     for n in 1 2 3 4 8; do
         stage "specs, mpirun $n" specs_under_mpirun check $n
     done
-    stage "build, address+undefined" build_stage address
-    stage "specs, address+undefined" specs address
-    stage "build, thread" build_stage thread
+    stage "build, address+undefined" build_stage address specs
+    stage "specs, address+undefined" specs_sanitized address
+    stage "build, thread" build_stage thread tsan_local
     stage "local transport, thread" thread_driver
     stage "layouts and routes, fuzzed" fuzz_layout
     printf '%d passed, %d failed, %d skipped\n' $passed $failed $skipped

@@ -1,5 +1,5 @@
 --- What a run of the specs prints: a character a test, then every failure with file and line,
--- every skip with its reason, and one closing line that programs can read.
+-- every skip with its reason, the files that took seconds, and one closing line that programs read.
 local base = require "busted.outputHandlers.base"
 
 local marks = { success = ".", failure = "F", error = "E", pending = "s" }
@@ -40,6 +40,18 @@ return function()
         return nil, true
     end
 
+    local clock, since, took = require("clib").C.cpl_clock, 0, {}
+
+    function handler.fileStarts()
+        since = clock()
+        return nil, true
+    end
+
+    function handler.fileEnds(file)
+        took[#took + 1] = { clock() - since, file.name }
+        return nil, true
+    end
+
     function handler.finish()
         io.write "\n"
         print_entries("skipped", handler.pendings)
@@ -50,6 +62,9 @@ return function()
         -- A run of nothing proves nothing: the runner gives it status 1.
         require("busted.compatibility").has_run_nothing = n == 0
         if n == 0 then io.write "there was no spec to run\n" end
+        for _, one in ipairs(took) do
+            if one[1] > 2 then io.write(("took %.1f s: %s\n"):format(one[1], one[2])) end
+        end
         io.write(("\n%d passed, %d failed, %d skipped\n"):format(handler.successesCount,
             handler.failuresCount + handler.errorsCount, handler.pendingsCount))
         io.flush()
@@ -57,6 +72,8 @@ return function()
     end
 
     busted.subscribe({ "test", "end" }, handler.testEnd)
+    busted.subscribe({ "file", "start" }, handler.fileStarts)
+    busted.subscribe({ "file", "end" }, handler.fileEnds)
     busted.subscribe({ "exit" }, handler.finish)
     return handler
 end

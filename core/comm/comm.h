@@ -114,7 +114,7 @@ typedef struct cpli_wrong {
  * it comes from (cpli_comm_whole). All of it goes into the rank's own order of
  * work there and returns at once, but upload, download and wait, which wait and
  * count a host_sync, and found, which waits. Errors: SYSTEM (what the device
- * says), MEMORY.
+ * says), MEMORY, ABORTED and DEADLINE (other ranks do not come).
  */
 typedef struct cpli_device_ops {
     const char *name;                    /* "cuda" */
@@ -213,6 +213,10 @@ typedef struct cpli_comm_ops {
     cpl_status (*gather)(cpl_comm *comm, const void *data, size_t bytes,
                          void *out);
     cpl_status (*sum)(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype);
+    /* Local. What a wait is to hear that the group does not see, `doing`
+     * something on a device for so long: OK; ABORTED with the sentence of the
+     * rank that failed; DEADLINE. NULL: OK. */
+    cpl_status (*watch)(cpl_comm *comm, double waited_s, const char *doing);
     /* See cpl_comm_plain_exchange; NULL: the transport has no such thing. */
     cpl_status (*plain_exchange)(cpl_comm *comm, const void *src,
                                  const size_t *to, void *dst,
@@ -262,6 +266,10 @@ CPL_API cpl_status cpli_transfer_start(cpl_comm *comm,
                                        const cpli_transfer *transfer);
 CPL_API cpl_status cpli_transfer_finish(cpl_comm *comm,
                                         const cpli_transfer *transfer);
+
+/* A short sleep, between two looks, of one who has waited `waited_s`: first
+ * none. */
+CPL_API void cpli_pause(double waited_s);
 
 /* Whether this machine's caches hold less than `bytes` bytes. */
 CPL_API bool cpli_is_beyond_caches(int64_t bytes);

@@ -290,6 +290,15 @@ cpl_status cpli_direct_join(cpl_comm *host, const cpli_device_ops *ops,
     return cpl_comm_barrier(host);
 }
 
+/* Nobody begins to read my rows any more. What others have enqueued comes
+ * before all that my stream still does, and so before the rows are freed. */
+void cpli_direct_leave(cpl_comm *comm)
+{
+    for (int rank = 0; rank < comm->size; rank++)
+        if (rank != comm->rank)
+            follow(comm->device, rank_of(comm, rank)->done);
+}
+
 void cpli_direct_part(cpl_comm *comm)
 {
     direct *me = comm->device;

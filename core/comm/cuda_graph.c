@@ -60,7 +60,7 @@ void cpli_cuda_drop(cpl_comm *comm, void *graph)
 {
     if (graph == NULL)
         return;
-    cudaStreamSynchronize(cpli_cuda_of(comm)->stream);
+    cpli_cuda_settle(cpli_cuda_of(comm));
     cudaGraphExecDestroy(graph);
 }
 

@@ -157,14 +157,43 @@ void cpli_cuda_ran(int error, const char *name)
     cpli_cuda_keep(here, status);
 }
 
+/* Looks at the stream, and after the others where it may wait for them. The
+ * stream is done in any case: it may write to memory of the caller. */
+static cpl_status await_stream(cpli_cuda *device, const char *doing,
+                               cudaError_t *error)
+{
+    cpl_status status = CPL_OK;
+    double since = cpl_clock();
+    while (device->watch != NULL && status == CPL_OK &&
+           cudaStreamQuery(device->stream) == cudaErrorNotReady) {
+        double waited = cpl_clock() - since;
+        status = device->watch(device->comm, waited, doing);
+        cpli_pause(waited);
+    }
+    *error = cudaStreamSynchronize(device->stream);
+    return status;
+}
+
+cpl_status cpli_cuda_await(cpli_cuda *device, const char *doing)
+{
+    cudaError_t error;
+    CPL_TRY(await_stream(device, doing, &error));
+    CPL_TRY(cpli_cuda_check(device, error, doing));
+    device->n_kernels = 0;
+    return CPL_OK;
+}
+
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
 {
     CPL_TRY(cpli_cuda_refuse_capture(device, doing));
     cpl_counters_here()->host_syncs++;
-    CPL_TRY(
-        cpli_cuda_check(device, cudaStreamSynchronize(device->stream), doing));
-    device->n_kernels = 0;
-    return CPL_OK;
+    return cpli_cuda_await(device, doing);
+}
+
+void cpli_cuda_settle(cpli_cuda *device)
+{
+    cudaError_t error;
+    await_stream(device, "giving up memory", &error);
 }
 
 /* ---- opening ---- */
@@ -276,7 +305,7 @@ void cpli_cuda_give(cpli_cuda *device, void *memory)
     cpli_uncount_blocks(1, (int64_t)device->blocks[i].bytes);
     device->blocks[i] = device->blocks[--device->n_blocks];
     /* Others that read it have told my stream when they end. */
-    cudaStreamSynchronize(device->stream);
+    cpli_cuda_settle(device);
     cudaFree(memory);
 }
 

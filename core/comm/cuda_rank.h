@@ -41,6 +41,11 @@ typedef struct cpli_cuda {
     cpl_status unsaid;
     char why[256];
     struct cpli_traces *traces; /* what cuda_trace.c keeps; NULL: nothing */
+    /* Where the stream may wait for ranks that never come: asked while the host
+     * waits for it. Not OK: they do not come, and what waits for them has been
+     * given up. */
+    cpl_status (*watch)(cpl_comm *comm, double waited_s, const char *doing);
+    cpl_comm *comm; /* of watch */
 } cpli_cuda;
 
 static inline cpli_cuda *cpli_cuda_of(const cpl_comm *comm)
@@ -71,8 +76,13 @@ cpli_cuda *cpli_cuda_here(void);
 cpl_cuda_stream cpli_cuda_stream_here(void);
 /* The table of a dtype (cuda_kernels.c), of the best kernels or the naive. */
 const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype, bool naive);
-/* Waits for the stream; counts a host_sync. */
+/* Waits for the stream; counts a host_sync. ABORTED, DEADLINE: other ranks do
+ * not come. */
 cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing);
+/* The same, not counted: for what looks at steps from outside. */
+cpl_status cpli_cuda_await(cpli_cuda *device, const char *doing);
+/* The same where nothing can be said: the stream is done. */
+void cpli_cuda_settle(cpli_cuda *device);
 /* The first words of every sentence: "cuda". */
 extern const char cpli_cuda_name[];
 
@@ -176,6 +186,7 @@ cpl_status cpli_table_of_transfer(cpl_comm *comm, cpli_transfer *transfer);
 /* Collective over rank threads: they reach each other's memory. */
 cpl_status cpli_direct_join(cpl_comm *host, const cpli_device_ops *ops,
                             cpl_comm **out);
+void cpli_direct_leave(cpl_comm *comm);
 void cpli_direct_part(cpl_comm *comm);
 bool cpli_is_direct(const cpl_comm *comm);
 /* Collective: a device for each rank. */

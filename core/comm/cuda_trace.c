@@ -16,11 +16,20 @@ enum { MOST_LABELS = 1 << 16 };
 /* Runs, and behind them the sums of their lengths. */
 typedef struct list {
     uint64_t hash;
-    int64_t n_runs;
+    int64_t n_runs, room;
     cpl_run *here; /* pinned: it may still be on its way */
     cpl_run *there;
-    bool is_captured; /* a graph reads it in every replay */
+    bool is_free;     /* another may take its place */
+    bool is_captured; /* a graph reads it in every replay: it stays */
 } list;
+
+/* The head of memory that is pinned until the device is closed: freeing it
+ * waits for all devices, and one of them may wait for what this rank is to send
+ * later. */
+typedef struct pinned {
+    struct pinned *next;
+    int64_t zero; /* padding */
+} pinned;
 
 /* What is said of a wrong row beside its numbers. */
 typedef struct label {
@@ -41,36 +50,23 @@ typedef struct cpli_traces {
     int64_t n_labels, room;
     slate *slate;
     cpl_cuda_wrong *wrong; /* device */
+    pinned *all_pinned;
 } cpli_traces;
 
 /* ---- keeping ---- */
-
-/* All of them, or those that no graph reads. */
-static void drop_lists(cpli_cuda *device, bool all)
-{
-    cpli_traces *traces = device->traces;
-    int n = 0;
-    for (int i = 0; i < traces->n_lists; i++) {
-        list one = traces->lists[i];
-        if (one.is_captured && !all) {
-            traces->lists[n++] = one;
-            continue;
-        }
-        cpli_cuda_give(device, one.there);
-        cudaFreeHost(one.here);
-    }
-    traces->n_lists = n;
-}
 
 void cpli_cuda_drop_traces(cpli_cuda *device)
 {
     cpli_traces *traces = device->traces;
     if (traces == NULL)
         return;
-    drop_lists(device, true);
+    for (int i = 0; i < traces->n_lists; i++)
+        cpli_cuda_give(device, traces->lists[i].there);
     cpli_cuda_give(device, traces->wrong);
-    if (traces->slate != NULL)
-        cudaFreeHost(traces->slate);
+    for (pinned *next, *one = traces->all_pinned; one != NULL; one = next) {
+        next = one->next;
+        cudaFreeHost(one);
+    }
     for (int64_t i = 0; i < traces->n_labels; i++)
         cpli_free(traces->labels[i].who);
     cpli_free(traces->labels);
@@ -80,8 +76,14 @@ void cpli_cuda_drop_traces(cpli_cuda *device)
 
 static cpl_status pin(cpli_cuda *device, size_t bytes, void **out)
 {
-    return cpli_cuda_check(device, cudaMallocHost(out, bytes),
-                           "taking pinned memory");
+    pinned *made = NULL;
+    CPL_TRY(cpli_cuda_check(
+        device, cudaMallocHost((void **)&made, sizeof *made + bytes),
+        "taking pinned memory"));
+    made->next = device->traces->all_pinned;
+    device->traces->all_pinned = made;
+    *out = made + 1;
+    return CPL_OK;
 }
 
 static cpl_status copy(cpli_cuda *device, void *to, const void *from,
@@ -124,11 +126,6 @@ static cpl_status begin(cpli_cuda *device)
 
 /* ---- runs ---- */
 
-static size_t bytes_of(int64_t n_runs)
-{
-    return (size_t)n_runs * (sizeof(cpl_run) + sizeof(int64_t));
-}
-
 static const int64_t *ends_of(const list *one)
 {
     return (const int64_t *)(one->there + one->n_runs);
@@ -151,43 +148,69 @@ static list *find_list(cpli_traces *traces, const cpl_run *runs, int64_t n_runs,
     size_t bytes = (size_t)n_runs * sizeof *runs;
     for (int i = 0; i < traces->n_lists; i++) {
         list *one = &traces->lists[i];
-        if (one->hash == hash && one->n_runs == n_runs &&
+        if (!one->is_free && one->hash == hash && one->n_runs == n_runs &&
             memcmp(one->here, runs, bytes) == 0)
             return one;
     }
     return NULL;
 }
 
-static cpl_status make_list(cpli_cuda *device, const cpl_run *runs, list *one)
+static size_t bytes_of(int64_t n_runs)
 {
-    size_t bytes = bytes_of(one->n_runs);
-    CPL_TRY(cpli_cuda_take(device, bytes, (void **)&one->there));
-    cpl_status status = pin(device, bytes, (void **)&one->here);
-    if (status != CPL_OK) {
-        cpli_cuda_give(device, one->there);
-        return status;
-    }
-    write_list(one, runs);
-    status = copy(device, one->there, one->here, bytes);
-    if (status != CPL_OK) {
-        cpli_cuda_give(device, one->there);
-        cudaFreeHost(one->here);
-    }
-    return status;
+    return (size_t)n_runs * (sizeof(cpl_run) + sizeof(int64_t));
 }
 
-static cpl_status make_place(cpli_cuda *device)
+static cpl_status make_room_for(cpli_cuda *device, int64_t n_runs, list *one)
+{
+    int64_t room = 8;
+    cpl_run *there;
+    if (one->room >= n_runs)
+        return CPL_OK;
+    while (room < n_runs)
+        room *= 2;
+    CPL_TRY(cpli_cuda_take(device, bytes_of(room), (void **)&there));
+    cpl_status status = pin(device, bytes_of(room), (void **)&one->here);
+    if (status != CPL_OK) {
+        cpli_cuda_give(device, there);
+        return status;
+    }
+    cpli_cuda_give(device, one->there);
+    one->there = there;
+    one->room = room;
+    return CPL_OK;
+}
+
+/* A free one; of several, one with room enough. */
+static list *find_free(cpli_traces *traces, int64_t n_runs)
+{
+    list *found = NULL;
+    for (int i = 0; i < traces->n_lists; i++) {
+        list *one = &traces->lists[i];
+        if (one->is_free && (found == NULL || found->room < n_runs))
+            found = one;
+    }
+    return found;
+}
+
+static cpl_status find_place(cpli_cuda *device, int64_t n_runs, list **out)
 {
     cpli_traces *traces = device->traces;
-    if (traces->n_lists < MOST_LISTS)
-        return CPL_OK;
-    CPL_TRY(cpli_cuda_wait(device, "a trace"));
-    drop_lists(device, false);
-    if (traces->n_lists < MOST_LISTS)
-        return CPL_OK;
-    return cpli_fail(CPL_UNSUPPORTED,
-                     "trace: captures on %s %d read more than %d lists of runs",
-                     cpli_cuda_name, device->number, MOST_LISTS);
+    *out = find_free(traces, n_runs);
+    if (*out == NULL && traces->n_lists < MOST_LISTS) {
+        *out = &traces->lists[traces->n_lists++];
+        **out = (list){.is_free = true};
+    } else if (*out == NULL) {
+        CPL_TRY(cpli_cuda_wait(device, "a trace"));
+        for (int i = 0; i < traces->n_lists; i++)
+            traces->lists[i].is_free = !traces->lists[i].is_captured;
+        *out = find_free(traces, n_runs);
+    }
+    if (*out == NULL)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "trace: captures on %s %d read %d lists of runs, and "
+                         "no more are kept",
+                         cpli_cuda_name, device->number, MOST_LISTS);
+    return CPL_OK;
 }
 
 /* n_runs >= 1. */
@@ -195,14 +218,16 @@ static cpl_status keep_list(cpli_cuda *device, const cpl_run *runs,
                             int64_t n_runs, const list **out)
 {
     cpli_traces *traces = device->traces;
-    list one = {.hash = cpl_hash(0, runs, (size_t)n_runs * sizeof *runs),
-                .n_runs = n_runs};
-    list *kept = find_list(traces, runs, n_runs, one.hash);
+    uint64_t hash = cpl_hash(0, runs, (size_t)n_runs * sizeof *runs);
+    list *kept = find_list(traces, runs, n_runs, hash);
     if (kept == NULL) {
-        CPL_TRY(make_place(device));
-        CPL_TRY(make_list(device, runs, &one));
-        kept = &traces->lists[traces->n_lists++];
-        *kept = one;
+        CPL_TRY(find_place(device, n_runs, &kept));
+        CPL_TRY(make_room_for(device, n_runs, kept));
+        kept->hash = hash;
+        kept->n_runs = n_runs;
+        write_list(kept, runs);
+        CPL_TRY(copy(device, kept->there, kept->here, bytes_of(n_runs)));
+        kept->is_free = false;
     }
     kept->is_captured |= device->is_capturing;
     *out = kept;
@@ -297,9 +322,7 @@ cpl_status cpli_cuda_found(cpl_comm *comm, cpli_wrong *out)
     const cpl_cuda_wrong *read = &traces->slate->read;
     CPL_TRY(copy(device, &traces->slate->read, traces->wrong, sizeof *read));
     CPL_TRY(wipe(device));
-    CPL_TRY(cpli_cuda_check(device, cudaStreamSynchronize(device->stream),
-                            "reading what checks found"));
-    device->n_kernels = 0;
+    CPL_TRY(cpli_cuda_await(device, "reading what checks found"));
     if (read->rows == 0)
         return CPL_OK;
     const label *named = &traces->labels[read->check % MOST_LABELS];

@@ -9,7 +9,7 @@
 #include "base.h"
 
 /* Grows when this header, comm.h or world.h changes. */
-enum { CPLI_DEVICES_VERSION = 3 };
+enum { CPLI_DEVICES_VERSION = 4 };
 
 typedef struct cpli_devices_ops {
     int version;
@@ -25,8 +25,9 @@ typedef struct cpli_devices_ops {
      * MISMATCH (versions), SYSTEM, MEMORY.
      */
     cpl_status (*join)(cpl_comm *host, const char *transport, cpl_comm **out);
-    /* Local, by the rank's thread. It moves no rows any more; `failed`: others
-     * may wait for it for ever. Its memory lives on. */
+    /* Local, by the rank's thread when it has left `host`. It moves no rows any
+     * more, and what it frees from here on is freed when nobody's device reads
+     * it; `failed`: others may wait for it for ever. Its memory lives on. */
     void (*leave)(cpl_comm *comm, bool failed);
     /* Local, when all ranks of this process have left and nothing is alive that
      * lies in its memory. */

@@ -3,33 +3,13 @@
  * deadline, ends with the first failure of any rank, and ends at once when the
  * rank that it waits for has returned.
  */
-#define _POSIX_C_SOURCE 200809L
 #include "group.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
-#include <time.h>
-
-/* A wait looks all the time for as long as LOOK_S, then sleeps between looks,
- * a part of what it has waited so far: late by that part at most. */
-#define LOOK_S 0.0005
-#define NAP_PART (1.0 / 16)
-#define SHORTEST_NAP_S 2e-5
-#define LONGEST_NAP_S 1e-3
 
 /* How long a rank that fails waits for those who may be in its memory. */
 #define WITHDRAWAL_S 1.0
-
-void cpli_pause(double waited_s)
-{
-    if (waited_s < LOOK_S) {
-        sched_yield();
-        return;
-    }
-    double nap = fmax(SHORTEST_NAP_S, fmin(LONGEST_NAP_S, waited_s * NAP_PART));
-    nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * nap)}, NULL);
-}
 
 /* ---- news ---- */
 
@@ -269,6 +249,18 @@ cpl_status cpli_group_wait(cpli_group *me, cpli_batch *batch)
         cpli_pause(now - since);
     }
     return CPL_OK;
+}
+
+cpl_status cpli_group_watch(cpl_comm *comm, double waited_s, const char *doing)
+{
+    cpli_group *me = (cpli_group *)comm;
+    cpli_group_listen(me);
+    CPL_TRY(cpli_group_alive(me));
+    if (waited_s <= me->deadline_s)
+        return CPL_OK;
+    return cpli_group_fail(me, CPL_DEADLINE,
+                           "mpi: rank %d waited %.1f s for others in %s",
+                           comm->rank, waited_s, doing);
 }
 
 /* ---- failing ---- */

@@ -187,8 +187,8 @@ bool cpli_told(cpli_telling *telling);
  * those who may be in it. */
 void cpli_group_withdraw(cpli_group *me);
 
-/* A short sleep of one who has waited `waited_s`: first none. */
-void cpli_pause(double waited_s);
+/* See cpli_comm_ops. */
+cpl_status cpli_group_watch(cpl_comm *comm, double waited_s, const char *doing);
 
 /* The operations of the transport, by file. */
 cpl_status cpli_group_barrier(cpl_comm *comm);

@@ -503,6 +503,17 @@ static cpl_status sum(cpl_comm *comm, void *data, int64_t n, cpl_dtype dtype)
     return cpli_member_meet(all.me, notice);
 }
 
+static cpl_status watch(cpl_comm *comm, double waited_s, const char *doing)
+{
+    cpli_member *me = (cpli_member *)comm;
+    CPL_TRY(cpli_member_alive(me));
+    if (waited_s <= me->world->deadline_s)
+        return CPL_OK;
+    return cpli_member_fail(me, CPL_DEADLINE,
+                            "local: rank %d waited %.1f s for others in %s",
+                            comm->rank, waited_s, doing);
+}
+
 const cpli_comm_ops cpli_local_ops = {
     .name = "local",
     .is_one_process = true,
@@ -511,4 +522,5 @@ const cpli_comm_ops cpli_local_ops = {
     .barrier = barrier,
     .gather = gather,
     .sum = sum,
+    .watch = watch,
 };

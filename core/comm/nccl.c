@@ -7,7 +7,8 @@
  *
  * NCCL matches what two ranks say to each other in the order in which both say
  * it, as transfers do. A rank that fails leaves others waiting on their
- * devices: parting from a group that failed aborts NCCL.
+ * devices, where nobody tells them: each looks after the group while it waits
+ * for its device, and aborts its own side of NCCL where the others do not come.
  */
 #define _DEFAULT_SOURCE /* gethostname */
 #include "cuda_rank.h"
@@ -25,6 +26,7 @@
     X(CommInitRank)       \
     X(CommDestroy)        \
     X(CommAbort)          \
+    X(CommGetAsyncError)  \
     X(GroupStart)         \
     X(GroupEnd)           \
     X(Send)               \
@@ -135,6 +137,48 @@ static cpl_status check(const group *me, ncclResult_t result, const char *doing)
                      more != NULL ? more : "");
 }
 
+/* ---- others that do not come ---- */
+
+static void abort_nccl(group *me)
+{
+    me->nccl.CommAbort(me->handle);
+    me->handle = NULL;
+}
+
+/* What NCCL heard by itself, of a network that is gone say. */
+static cpl_status listen(const group *me, const char *doing)
+{
+    ncclResult_t heard = ncclSuccess;
+    CPL_TRY(check(me, me->nccl.CommGetAsyncError(me->handle, &heard), doing));
+    return heard == ncclInProgress ? CPL_OK : check(me, heard, doing);
+}
+
+static cpl_status watch(cpl_comm *comm, double waited_s, const char *doing)
+{
+    group *me = (group *)comm;
+    cpl_comm *host = me->host;
+    if (me->handle == NULL) /* nothing waits for others any more */
+        return CPL_OK;
+    cpl_status status = host->ops->watch(host, waited_s, doing);
+    if (status == CPL_OK)
+        status = listen(me, doing);
+    if (status != CPL_OK)
+        abort_nccl(me);
+    return status;
+}
+
+/* Before anything is put into the stream that others must come for. */
+static cpl_status check_alive(const group *me)
+{
+    cpl_comm *host = me->host;
+    CPL_TRY(host->ops->watch(host, 0, "a transfer"));
+    if (me->handle != NULL)
+        return CPL_OK;
+    return cpli_fail(CPL_ABORTED,
+                     "nccl: rank %d: a wait for others was given up before",
+                     me->comm.rank);
+}
+
 /* ---- transfers ---- */
 
 static bool offers(const cpl_comm *comm, cpli_way way)
@@ -182,6 +226,7 @@ static cpl_status start(cpl_comm *comm, const cpli_transfer *transfer)
     group *me = (group *)comm;
     if (transfer->is_host)
         return cpli_transfer_start(me->host, transfer);
+    CPL_TRY(check_alive(me));
     flight *place = place_of(me, NULL);
     if (place == NULL)
         return cpli_fail(CPL_INVALID, "nccl: more than %d transfers in flight",
@@ -292,10 +337,11 @@ static cpl_status check_distinct(const card *cards, int n)
                 strcmp(cards[a].device, cards[b].device) == 0)
                 return cpli_fail(
                     CPL_UNSUPPORTED,
-                    "nccl: ranks %d and %d are both on device %d (%d devices "
+                    "nccl: ranks %d and %d are both on device %d (%d device%s "
                     "for %d ranks), and NCCL takes one rank a device; ranks "
                     "that are threads can share one with the transport direct",
-                    a, b, cards[a].number, cards[a].n_devices, n);
+                    a, b, cards[a].number, cards[a].n_devices,
+                    cards[a].n_devices == 1 ? "" : "s", n);
     return CPL_OK;
 }
 
@@ -370,6 +416,8 @@ cpl_status cpli_nccl_join(cpl_comm *host, const cpli_device_ops *device,
     cpl_status status = CPL_ALLOC(1, &me);
     CPL_TRY(cpl_comm_agree(host, status));
     me->host = host;
+    me->cuda.watch = watch;
+    me->cuda.comm = &me->comm;
     me->ops = (cpli_comm_ops){.name = "nccl",
                               .is_one_process = host->ops->is_one_process,
                               .offers = offers,
@@ -397,17 +445,18 @@ cpl_status cpli_nccl_join(cpl_comm *host, const cpli_device_ops *device,
     return CPL_OK;
 }
 
-/* Of a group that failed some rank may never come: who waits for it on the
- * device is let go. */
 void cpli_nccl_leave(cpl_comm *comm, bool failed)
 {
     group *me = (group *)comm;
     if (me->handle == NULL)
         return;
     if (failed)
-        me->nccl.CommAbort(me->handle);
+        abort_nccl(me);
     else
-        me->nccl.CommDestroy(me->handle);
+        cpli_cuda_settle(&me->cuda); /* NCCL would wait for others for ever */
+    if (me->handle == NULL)
+        return;
+    me->nccl.CommDestroy(me->handle);
     me->handle = NULL;
 }
 

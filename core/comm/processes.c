@@ -227,6 +227,7 @@ static const cpli_comm_ops group_ops = {
     .barrier = cpli_group_barrier,
     .gather = cpli_group_gather,
     .sum = cpli_group_sum,
+    .watch = cpli_group_watch,
     .plain_exchange = cpli_group_plain,
 };
 

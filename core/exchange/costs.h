@@ -1,7 +1,7 @@
 /*
  * costs.h: what moving rows costs by each method, and what a plan would take.
- * The numbers are measured (costs.c says where, when and how); everything else
- * here is arithmetic on them.
+ * costs.c says where, when and how the numbers were measured, or that they were
+ * not; everything else here is arithmetic on them.
  */
 #ifndef CPLI_COSTS_H
 #define CPLI_COSTS_H

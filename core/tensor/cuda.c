@@ -198,7 +198,9 @@ static cpl_status join(cpl_comm *host, const char *transport, cpl_comm **out)
 
 static void leave(cpl_comm *comm, bool failed)
 {
-    if (!cpli_is_direct(comm))
+    if (cpli_is_direct(comm))
+        cpli_direct_leave(comm);
+    else
         cpli_nccl_leave(comm, failed);
 }
 

@@ -82,8 +82,6 @@ attend_back(float (&dq)[1][D / 8][4], const uint4 *q, const uint4 *d_o, int row,
             const uint4 *k, const uint4 *v, const strip &keys,
             const query_sums &sums, float scale)
 {
-    if (!keys.any(row, 16))
-        return;
     float s[1][N / 8][4] = {}, along[1][N / 8][4] = {};
     times_rows<D, 1, N>(s, q, row, k);
     times_rows<D, 1, N>(along, d_o, row, v);
@@ -115,12 +113,10 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     const int n = static_cast<int>(min(p.n_queries - slot, FAR));
     const int64_t o_stride = p.heads * p.value_dim;
 
-    load_tile<size::ROWS, D>(
-        q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim), p.q_stride, n,
-        static_cast<int>(p.key_dim));
-    load_tile<size::ROWS, D>(
-        d_o, row_of<bf16>(b.d_o, slot, o_stride, head, p.value_dim), o_stride,
-        n, static_cast<int>(p.value_dim));
+    load_rows<D>(q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim),
+                 p.q_stride, n, static_cast<int>(p.key_dim), size::ROWS);
+    load_rows<D>(d_o, row_of<bf16>(b.d_o, slot, o_stride, head, p.value_dim),
+                 o_stride, n, static_cast<int>(p.value_dim), size::ROWS);
     feed.begin(p, groups, slot, p.n_queries, 1);
     load_keys<D, N>(p, feed.ring[0], kv_head, keys);
     const query_sums sums = sums_of(p, delta, slot + row, head);
@@ -131,8 +127,12 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
         cpli_copy_async_wait<1>();
         __syncthreads();
         const uint4 *k = keys + i % 2 * 2 * TILE;
-        attend_back<D, N>(dq, q, d_o, row, k, k + TILE, feed.ring[i % 4], sums,
-                          static_cast<float>(p.scale));
+        const strip &now = feed.ring[i % 4];
+        const float scale = static_cast<float>(p.scale);
+        if (now.any(row, 16) && now.n <= FEW)
+            attend_back<D, FEW>(dq, q, d_o, row, k, k + TILE, now, sums, scale);
+        else if (now.any(row, 16))
+            attend_back<D, N>(dq, q, d_o, row, k, k + TILE, now, sums, scale);
         feed.end(p, groups, i);
     }
     cpli_copy_async_wait<0>();
@@ -165,10 +165,10 @@ load_queries(const cpl_attention_backward &b, const float *delta,
     if (queries.n > 0) {
         const int64_t o_stride = p.heads * p.value_dim;
         const int64_t head = kv_head * (p.heads / p.kv_heads) + queries.turn;
-        load_tile<N, D>(
+        load_strip<D, N>(
             to, row_of<bf16>(p.q, queries.slot, p.q_stride, head, p.key_dim),
             p.q_stride, queries.n, static_cast<int>(p.key_dim));
-        load_tile<N, D>(
+        load_strip<D, N>(
             to + N * D / 8,
             row_of<bf16>(b.d_o, queries.slot, o_stride, head, p.value_dim),
             o_stride, queries.n, static_cast<int>(p.value_dim));
@@ -194,16 +194,15 @@ template <int D> struct key_sums {
 template <int D, int N, bool DK, bool DV>
 __device__ __forceinline__ void
 attend_back(key_sums<D> &result, const uint4 *k, const uint4 *v, int row,
-            const uint4 *q, const uint4 *d_o, const float *sums,
-            const strip &queries, float scale)
+            const uint4 *q, const uint4 *d_o, const float *lse,
+            const float *delta, const strip &queries, float scale)
 {
-    if (!queries.any(row, 16))
-        return;
     const bool all = queries.all(row, 16, N);
-    const float *mine = sums + column_of_sum(0);
+    lse += column_of_sum(0);
+    delta += column_of_sum(0);
     float w[1][N / 8][4] = {};
     times_rows<D, 1, N>(w, k, row, q);
-    weigh<N>(w, scale, [&](int n, int i) { return mine[8 * n + i % 2]; });
+    weigh<N>(w, scale, [&](int n, int i) { return lse[8 * n + i % 2]; });
     if (!all)
         mask<1, N>(w, row, queries, 0);
     if (DV)
@@ -213,7 +212,7 @@ attend_back(key_sums<D> &result, const uint4 *k, const uint4 *v, int row,
     float along[1][N / 8][4] = {};
     times_rows<D, 1, N>(along, v, row, d_o);
     differentiate<N>(w, along,
-                     [&](int n, int i) { return mine[N + 8 * n + i % 2]; });
+                     [&](int n, int i) { return delta[8 * n + i % 2]; });
     if (!all)
         mask<1, N>(w, row, queries, 0);
     times_columns<D, 1, N>(result.dk, w, q);
@@ -241,13 +240,11 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     const int key_dim = static_cast<int>(p.key_dim);
     const int value_dim = static_cast<int>(p.value_dim);
 
-    load_tile<size::ROWS, D>(
-        k, row_of<bf16>(p.k, slot, p.k_stride, kv_head, key_dim), p.k_stride, n,
-        key_dim);
+    load_rows<D>(k, row_of<bf16>(p.k, slot, p.k_stride, kv_head, key_dim),
+                 p.k_stride, n, key_dim, size::ROWS);
     if (DK)
-        load_tile<size::ROWS, D>(
-            v, row_of<bf16>(p.v, slot, p.v_stride, kv_head, value_dim),
-            p.v_stride, n, value_dim);
+        load_rows<D>(v, row_of<bf16>(p.v, slot, p.v_stride, kv_head, value_dim),
+                     p.v_stride, n, value_dim, size::ROWS);
     feed.begin(p, groups, slot, p.n_keys,
                static_cast<int>(p.heads / p.kv_heads));
     load_queries<D, N>(b, delta, feed.ring[0], kv_head, queries, sums);
@@ -259,9 +256,15 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
         cpli_copy_async_wait<1>();
         __syncthreads();
         const uint4 *q = queries + i % 2 * 2 * TILE;
-        attend_back<D, N, DK, DV>(result, k, v, row, q, q + TILE,
-                                  sums + i % 2 * 2 * N, feed.ring[i % 4],
-                                  static_cast<float>(p.scale));
+        const float *lse = sums + i % 2 * 2 * N;
+        const strip &now = feed.ring[i % 4];
+        const float scale = static_cast<float>(p.scale);
+        if (now.any(row, 16) && now.n <= FEW)
+            attend_back<D, FEW, DK, DV>(result, k, v, row, q, q + TILE, lse,
+                                        lse + N, now, scale);
+        else if (now.any(row, 16))
+            attend_back<D, N, DK, DV>(result, k, v, row, q, q + TILE, lse,
+                                      lse + N, now, scale);
         feed.end(p, groups, i);
     }
     cpli_copy_async_wait<0>();

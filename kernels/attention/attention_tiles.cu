@@ -5,7 +5,8 @@
  * What (o, lse) held before is joined in at the end.
  * The sum of a row is kept in four parts, by lane, until the end. Scores that
  * are masked become weights of 0 afterwards, so that NaN and Inf go the way
- * that they go in the reference.
+ * that they go in the reference; only one in a value may reach queries that do
+ * not see it, if they see another key and have a tile in common, as on the CPU.
  */
 #include "attention_tiles.cuh"
 
@@ -85,8 +86,6 @@ __device__ __forceinline__ void
 attend(part_result<D, M> &result, const uint4 *q, int row, const uint4 *k,
        const uint4 *v, const strip &keys, float scale)
 {
-    if (!keys.any(row, 16 * M))
-        return;
     float s[M][N / 8][4] = {}, shrink[M][2];
     times_rows<D, M, N>(s, q, row, k);
 #pragma unroll
@@ -137,7 +136,7 @@ __device__ __forceinline__ joined join(const cpl_attention &p, int64_t slot,
         *lse = all == 0 ? most : most + logf(all);
     if (all == 0)
         return {0, 0};
-    return {own / all, old / all};
+    return {sum == 0 ? 0 : own / all, old / all};
 }
 
 /* Writes o and lse of the warp's rows. */
@@ -159,7 +158,8 @@ end_result(const cpl_attention &p, part_result<D, M> &result, uint4 *tile,
             for (int d = 0; d < D / 8; d++)
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; i++)
-                    result.o[m][d][i] *= parts.mine;
+                    result.o[m][d][i] =
+                        parts.mine == 0 ? 0 : result.o[m][d][i] * parts.mine;
         }
     const int64_t n = p.n_queries - slot;
     const int64_t stride = p.heads * p.value_dim;
@@ -187,10 +187,9 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     const int64_t kv_head = head / (p.heads / p.kv_heads);
     const int row = static_cast<int>(threadIdx.x) / 32 * 16 * M;
 
-    load_tile<size::ROWS, D>(
-        q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim), p.q_stride,
-        static_cast<int>(min(p.n_queries - slot, FAR)),
-        static_cast<int>(p.key_dim));
+    load_rows<D>(q, row_of<bf16>(p.q, slot, p.q_stride, head, p.key_dim),
+                 p.q_stride, static_cast<int>(min(p.n_queries - slot, FAR)),
+                 static_cast<int>(p.key_dim), size::ROWS);
     feed.begin(p, groups, slot, p.n_queries, 1);
     load_keys<D, N>(p, feed.ring[0], kv_head, keys);
     part_result<D, M> result = {};
@@ -203,8 +202,12 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
         cpli_copy_async_wait<1>();
         __syncthreads();
         const uint4 *k = keys + i % 2 * 2 * TILE;
-        attend<D, M, N>(result, q, row, k, k + TILE, feed.ring[i % 4],
-                        static_cast<float>(p.scale));
+        const strip &now = feed.ring[i % 4];
+        const float scale = static_cast<float>(p.scale);
+        if (now.any(row, 16 * M) && now.n <= FEW)
+            attend<D, M, FEW>(result, q, row, k, k + TILE, now, scale);
+        else if (now.any(row, 16 * M))
+            attend<D, M, N>(result, q, row, k, k + TILE, now, scale);
         feed.end(p, groups, i);
     }
     cpli_copy_async_wait<0>();

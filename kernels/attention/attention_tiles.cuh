@@ -4,9 +4,8 @@
  * the other side, which come through two buffers of shared memory, one ahead.
  * Each warp has 16 or 32 of the rows. Products are of bf16, sums in f32.
  *
- * In a product of 16 rows with strips of n columns, a thread has of every 8
- * columns four sums: of two rows, `of(0)` and 8 further, two columns each
- * (ptx.cuh, C).
+ * Of a product of 16 rows and 8 columns a thread has four sums, two neighbours
+ * in each of two rows (ptx.cuh, C): row_of_sum and column_of_sum say which.
  */
 #ifndef CPLI_ATTENTION_TILES_CUH
 #define CPLI_ATTENTION_TILES_CUH
@@ -70,9 +69,9 @@ template <bool BY_KEY> struct block_walk {
 
     __device__ void begin(range slots)
     {
+        *this = {};
         here = slots;
         first_group = -32;
-        groups_left = blocks_left = 0;
     }
 
     __device__ static range side(const reach &of)
@@ -154,9 +153,8 @@ template <bool BY_KEY, int ROWS, int N> struct strips {
 
     __device__ void begin(int64_t slot, int64_t n_slots, int turns)
     {
+        *this = {};
         walk.begin({slot, min(slot + ROWS, n_slots)});
-        left = {0, 0};
-        turn = 0;
         n_turns = turns;
     }
 
@@ -268,11 +266,12 @@ __device__ __forceinline__ uint4 *chunk_of(uint4 *tile, int row, int chunk)
     return tile + row * (D / 8) + (chunk ^ (row & 7));
 }
 
-/* Begins to copy n rows of `width` numbers; the rest of ROWS x D is zeros. Not
- * unrolled: addresses would take the registers that products need. */
-template <int ROWS, int D>
-__device__ __forceinline__ void load_tile(uint4 *tile, const bf16 *from,
-                                          int64_t stride, int n, int width)
+/* Begins to copy n rows of `width` numbers; what is left of rows x D is zeros.
+ * Not unrolled: addresses would take the registers that products need. */
+template <int D>
+__device__ __forceinline__ void load_rows(uint4 *tile, const bf16 *from,
+                                          int64_t stride, int n, int width,
+                                          int rows)
 {
     constexpr int CHUNKS = D / 8, STEP = TILE_THREADS / CHUNKS;
     const int chunk = static_cast<int>(threadIdx.x) % CHUNKS;
@@ -281,13 +280,24 @@ __device__ __forceinline__ void load_tile(uint4 *tile, const bf16 *from,
     if (chunk * 8 >= width)
         n = 0;
 #pragma unroll 1
-    for (int row = first; row < ROWS; row += STEP, from += STEP * stride) {
+    for (int row = first; row < rows; row += STEP, from += STEP * stride) {
         uint4 *to = chunk_of<D>(tile, row, chunk);
         if (row < n)
             cpli_copy_async(to, from);
         else
             *to = uint4{0, 0, 0, 0};
     }
+}
+
+/* A strip of no more columns than FEW is met as one of FEW: packed sequences
+ * may be short. */
+constexpr int FEW = 16;
+
+template <int D, int N>
+__device__ __forceinline__ void load_strip(uint4 *tile, const bf16 *from,
+                                           int64_t stride, int n, int width)
+{
+    load_rows<D>(tile, from, stride, n, width, n <= FEW ? FEW : N);
 }
 
 /* Begins to copy the keys and the values of a strip, one behind the other; also
@@ -297,10 +307,10 @@ __device__ __forceinline__ void
 load_keys(const cpl_attention &p, const strip &keys, int64_t kv_head, uint4 *to)
 {
     if (keys.n > 0) {
-        load_tile<N, D>(
+        load_strip<D, N>(
             to, row_of<bf16>(p.k, keys.slot, p.k_stride, kv_head, p.key_dim),
             p.k_stride, keys.n, static_cast<int>(p.key_dim));
-        load_tile<N, D>(
+        load_strip<D, N>(
             to + N * D / 8,
             row_of<bf16>(p.v, keys.slot, p.v_stride, kv_head, p.value_dim),
             p.v_stride, keys.n, static_cast<int>(p.value_dim));

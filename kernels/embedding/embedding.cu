@@ -5,17 +5,16 @@
  * to CLASSES blocks, mostly from the cache, and each row of dy once; what takes
  * longest is the token that most rows have.
  */
-#include <cmath>
-
 #include "rows.cuh"
 
 namespace cpli
 {
 
-/* Such tokens can be looked at by nobody else: their rows are not there. */
-__device__ __forceinline__ bool is_beyond(int64_t token, int64_t vocabulary)
+/* Whether the table has such a row. */
+template <class P>
+static __device__ __forceinline__ bool is_there(const P &p, int64_t token)
 {
-    return vocabulary > 0 && token >= vocabulary;
+    return token >= 0 && (p.vocabulary == 0 || token < p.vocabulary);
 }
 
 template <class T, int V>
@@ -25,12 +24,12 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     each_place(p.n_rows, p.width / V, [&](int64_t row, int64_t column) {
         const int64_t token = p.tokens[row];
         pack<sum_t<T>, V> values = {};
-        if (is_beyond(token, p.vocabulary)) {
-#pragma unroll
-            for (int i = 0; i < V; i++)
-                values.at[i] = static_cast<sum_t<T>>(NAN);
-        } else if (token >= 0)
+        if (is_there(p, token))
             values = load<T, V>(p.table, token * p.width + column * V);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            if (token >= 0 && !is_there(p, token))
+                values.at[i] = static_cast<sum_t<T>>(NAN);
         store<T, V>(p.y, row * p.width + column * V, values);
     });
 }
@@ -45,7 +44,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     for (int64_t i = first_index(); i < p.width; i += index_step())
         for (int64_t row = 0; row < p.n_rows; row++) {
             const int64_t token = p.tokens[row];
-            if (token >= 0 && !is_beyond(token, p.vocabulary))
+            if (is_there(p, token))
                 grad[token * p.width + i] += get(dy[row * p.width + i]);
         }
 }
@@ -66,8 +65,8 @@ static __device__ __forceinline__ void find_own(const cpl_embedding_backward &p,
     const int warp = static_cast<int>(threadIdx.x) / LANES;
     const int64_t row = first + threadIdx.x;
     const int token = row < p.n_rows ? p.tokens[row] : -1;
-    const bool is_own = token >= 0 && !is_beyond(token, p.vocabulary) &&
-                        token % gridDim.x == blockIdx.x;
+    const bool is_own = is_there(p, token) &&
+                        static_cast<unsigned>(token) % gridDim.x == blockIdx.x;
     const unsigned votes = __ballot_sync(~0u, is_own);
     __syncthreads(); /* what was here before has been read */
     if (lane == 0)

@@ -37,13 +37,18 @@ size_t size_of(ncclDataType_t type)
     }
 }
 
-bool await(clique &c, std::unique_lock<std::mutex> &hold,
+bool has_ended(const ncclComm &comm)
+{
+    return comm.in->broken || comm.in->aborted.count(comm.rank) > 0;
+}
+
+bool await(const ncclComm &comm, std::unique_lock<std::mutex> &hold,
            const std::function<bool()> &is_there)
 {
     auto patience =
         std::chrono::duration<double>(current_settings().patience_s);
-    return c.changed.wait_for(hold, patience,
-                              [&] { return c.ended || is_there(); });
+    return comm.in->changed.wait_for(
+        hold, patience, [&] { return has_ended(comm) || is_there(); });
 }
 
 namespace
@@ -52,7 +57,7 @@ namespace
 /* The communicator ends, and with it the device: nothing goes on wrong. */
 void break_off(clique &c, int device, const std::string &why)
 {
-    c.ended = c.broken = true;
+    c.broken = true;
     c.changed.notify_all();
     fault(device, cudaErrorLaunchFailure, "%s", why.c_str());
 }
@@ -80,12 +85,13 @@ bool take_letter(const ncclComm &comm, std::unique_lock<std::mutex> &hold,
 {
     clique &c = *comm.in;
     auto &box = c.boxes[{part.peer, comm.rank}];
-    if (!await(c, hold, [&] { return !box.empty(); })) {
+    bool reaches = current_settings().network;
+    if (!await(comm, hold, [&] { return reaches && !box.empty(); })) {
         break_off(c, comm.device,
                   missing("send", comm.rank, part.peer, part.count));
         return false;
     }
-    if (c.ended)
+    if (has_ended(comm))
         return false;
     letter *next = box.front();
     box.pop_front();
@@ -124,12 +130,12 @@ bool exchange(const ncclComm &comm, const std::vector<send_or_receive> &parts,
         if (!part.sends)
             continue;
         letter &sent = mine[i++];
-        if (!await(c, hold, [&] { return sent.taken; })) {
+        if (!await(comm, hold, [&] { return sent.taken; })) {
             break_off(c, comm.device,
                       missing("receive", comm.rank, part.peer, part.count));
             return false;
         }
-        if (c.ended && !sent.taken)
+        if (has_ended(comm) && !sent.taken)
             return false;
     }
     return true;
@@ -143,7 +149,7 @@ void run_group(const ncclComm &comm, const std::vector<send_or_receive> &parts,
     clique &c = *comm.in;
     std::deque<letter> mine;
     std::unique_lock<std::mutex> hold(c.lock);
-    if (!c.ended && exchange(comm, parts, mine, hold, op))
+    if (!has_ended(comm) && exchange(comm, parts, mine, hold, op))
         return;
     /* What nobody took goes with this function. */
     for (auto &box : c.boxes)

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <deque>
 #include <map>
+#include <set>
 
 #include "emulator.h"
 
@@ -35,8 +36,8 @@ struct clique {
     std::vector<int> devices; /* by rank; -1: has not joined */
     ncclResult_t joined = ncclSuccess;
     std::map<std::pair<int, int>, std::deque<letter *>> boxes; /* (from, to) */
-    bool ended = false;  /* by an abort or a fault: nobody waits any more */
-    bool broken = false; /* by a fault: all devices have it */
+    std::set<int> aborted; /* ranks that wait for nobody any more */
+    bool broken = false;   /* by a fault: all devices have it */
 };
 
 using clique_pointer = std::shared_ptr<clique>;
@@ -49,8 +50,12 @@ struct send_or_receive {
     int peer;
 };
 
-/* False: nobody will come. The lock is held before and after. */
-bool await(clique &, std::unique_lock<std::mutex> &,
+/* Whether a rank's part is over, come what may. */
+bool has_ended(const ncclComm &);
+
+/* Until something is there, or that is so. False: nobody will come. The lock is
+ * held before and after. */
+bool await(const ncclComm &, std::unique_lock<std::mutex> &,
            const std::function<bool()> &is_there);
 
 /* 0: not a type that is emulated. */

@@ -27,6 +27,7 @@ extern "C" {
  * peers     0: no device reaches another's memory
  * quiet     1: the fault of a device is not printed on standard error
  * patience  seconds that a rank of NCCL waits for a peer
+ * network   0: what NCCL sends does not come, and it says so when it is asked
  *
  * Returns 0, or -1 for an unknown name or a wrong value. Set `devices` before
  * the first use. The environment sets the same: CPLAB_CUDA_ORDER and so on.

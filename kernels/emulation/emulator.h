@@ -57,6 +57,7 @@ struct settings {
     bool quiet = false;     /* faults are not printed */
     int nccl = 0;           /* the version that NCCL says; 0: its header's */
     double patience_s = 20; /* how long a rank of NCCL waits for a peer */
+    bool network = true;    /* NCCL's: else nothing comes, and NCCL knows */
 };
 
 settings current_settings();

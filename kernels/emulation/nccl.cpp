@@ -61,9 +61,9 @@ ncclResult_t await_joins()
         ncclComm *comm = *each.out;
         clique &c = *comm->in;
         std::unique_lock<std::mutex> hold(c.lock);
-        bool all = await(c, hold, [&] { return c.n_joined == c.n; });
+        bool all = await(*comm, hold, [&] { return c.n_joined == c.n; });
         ncclResult_t mine = c.joined;
-        if (!all || (c.ended && c.n_joined < c.n))
+        if (!all || c.n_joined < c.n)
             mine = refuse(ncclSystemError,
                           "rank %d waits for %d of %d ranks to join",
                           comm->rank, c.n - c.n_joined, c.n);
@@ -304,11 +304,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
+/* The others are not told: they wait until they abort, too. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     {
         std::lock_guard<std::mutex> hold(comm->in->lock);
-        comm->in->ended = true;
+        comm->in->aborted.insert(comm->rank);
         comm->in->changed.notify_all();
     }
     delete comm;
@@ -336,7 +337,8 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     std::lock_guard<std::mutex> hold(comm->in->lock);
-    *error = comm->in->ended ? ncclRemoteError : ncclSuccess;
+    bool is_lost = comm->in->broken || !current_settings().network;
+    *error = is_lost ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
 }
 

@@ -123,6 +123,11 @@ bool set_quiet(settings &s, const char *text)
     return flag(text, &s.quiet);
 }
 
+bool set_network(settings &s, const char *text)
+{
+    return flag(text, &s.network);
+}
+
 bool set_patience(settings &s, const char *text)
 {
     return number(text, 0.001, 1e6, &s.patience_s);
@@ -131,11 +136,11 @@ bool set_patience(settings &s, const char *text)
 const struct setting {
     const char *name;
     bool (*set)(settings &, const char *);
-} table[] = {{"order", set_order},   {"delay", set_delay},
-             {"memory", set_memory}, {"devices", set_devices},
-             {"driver", set_driver}, {"peers", set_peers},
-             {"nccl", set_nccl},     {"quiet", set_quiet},
-             {"cublas", set_cublas}, {"patience", set_patience}};
+} table[] = {
+    {"order", set_order},       {"delay", set_delay},    {"memory", set_memory},
+    {"devices", set_devices},   {"driver", set_driver},  {"peers", set_peers},
+    {"nccl", set_nccl},         {"quiet", set_quiet},    {"cublas", set_cublas},
+    {"patience", set_patience}, {"network", set_network}};
 
 std::mutex &lock()
 {

@@ -80,6 +80,20 @@ __device__ __forceinline__ R *gdn_wide_state(const cpl_gdn &p, R *states,
                : states + (index * p.value_heads + head) * p.key_dim * width;
 }
 
+/* Asks for `columns` columns of rows that the next chunk reads: a walk waits
+ * for memory more than for anything else. */
+template <class E>
+__device__ __forceinline__ void gdn_ask_for(const gdn_matrix<E> &m, int first,
+                                            int columns)
+{
+    constexpr int LINE = 128 / static_cast<int>(sizeof(E));
+    const int left = m.columns - first;
+    const int width = columns < left ? columns : left;
+    const int lines = (width + LINE - 1) / LINE;
+    for (int i = threadIdx.x; i < m.rows * lines; i += TILE_THREADS)
+        cpli_prefetch(m.at + i / lines * m.stride + first + i % lines * LINE);
+}
+
 /* N = U - W S of a chunk, to where it is wanted, and diag(D_n) N to shared
  * memory: keys then are multiplied as they are. */
 template <class T>
@@ -119,6 +133,21 @@ gdn_chain_deltas(const gdn_pass<T> &pass,
 }
 
 template <class T>
+__device__ __forceinline__ void
+gdn_ask_ahead(const gdn_pass<T> &pass, const gdn_chain_states<sum_t<T>> &states,
+              const gdn_place &next, int head)
+{
+    using R = sum_t<T>;
+    const cpl_gdn &p = pass.p;
+    const int key_dim = static_cast<int>(p.key_dim);
+    gdn_ask_for(gdn_row_matrix<R>(p, pass.w, next, head, key_dim), 0, key_dim);
+    gdn_ask_for(gdn_keys<T>(p, next, head), 0, key_dim);
+    if (states.has_values)
+        gdn_ask_for(gdn_row_matrix<R>(p, pass.u, next, head, states.width),
+                    blockIdx.z * SLICE<T>, SLICE<T>);
+}
+
+template <class T>
 __global__ void __launch_bounds__(TILE_THREADS, 1)
     gdn_chain_chunks(const __grid_constant__ gdn_pass<T> pass,
                      const __grid_constant__ gdn_chain_states<sum_t<T>> states)
@@ -142,6 +171,9 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
                     slice,
                     gdn_wide_state(p, states.kept, place.kept - 1, head, width),
                     width, key_dim);
+            if (c + 1 < n_chunks)
+                gdn_ask_ahead(pass, states, gdn_chunk_of(pass.list, i, c + 1),
+                              head);
             const gdn_matrix<R> state =
                 gdn_share_slice<T>(slice, space, key_dim);
             gdn_chain_deltas(pass, states, place, head, state, space);
@@ -219,6 +251,24 @@ gdn_pull_deltas(const gdn_pass_back<T> &back, const gdn_place &place, int head,
 }
 
 template <class T>
+__device__ __forceinline__ void gdn_ask_behind(const gdn_pass_back<T> &back,
+                                               const gdn_place &next, int head)
+{
+    using R = sum_t<T>;
+    const gdn_pass<T> &pass = back.forward;
+    const cpl_gdn &p = pass.p;
+    const int key_dim = static_cast<int>(p.key_dim);
+    const int first = blockIdx.z * SLICE<T>;
+    gdn_ask_for(gdn_keys<T>(p, next, head), 0, key_dim);
+    gdn_ask_for(gdn_queries<T>(p, next, head), 0, key_dim);
+    gdn_ask_for(gdn_row_matrix<R>(p, pass.w, next, head, key_dim), 0, key_dim);
+    gdn_ask_for(gdn_row_matrix<R>(p, back.z, next, head, p.value_dim), first,
+                SLICE<T>);
+    gdn_ask_for(gdn_row_matrix<T>(p, back.d_o, next, head, p.value_dim), first,
+                SLICE<T>);
+}
+
+template <class T>
 __global__ void __launch_bounds__(TILE_THREADS, 1)
     gdn_pull_chunks(const __grid_constant__ gdn_pass_back<T> back,
                     sum_t<T> *out)
@@ -242,6 +292,8 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
                 gdn_store_slice<T>(slice,
                                    gdn_state(p, back.kept, place.kept, head),
                                    width, key_dim);
+            if (c > 0)
+                gdn_ask_behind(back, gdn_chunk_of(pass.list, i, c - 1), head);
             gdn_pull_deltas(back, place, head,
                             gdn_share_slice<T>(slice, space, key_dim), space);
             const R decay = gdn_gates(p, pass.start, place, head)[place.n - 1];

@@ -9,7 +9,8 @@ namespace cpli
 
 /* What a block has in shared memory beside the stage of its products. */
 template <class R> struct gdn_prepare_space {
-    R square[GDN_CHUNK * gdn_square_pitch<R>]; /* D, then L, then T */
+    alignas(
+        16) R square[GDN_CHUNK * gdn_square_pitch<R>]; /* D, then L, then T */
     gdn_chunk_gates<R> gates;
     R beta_start[GDN_CHUNK]; /* beta G */
 };

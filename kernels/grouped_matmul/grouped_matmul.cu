@@ -3,7 +3,7 @@
  * rows a group has is known on the device alone, so a launch is sized by
  * max_rows, and what it starts finds its group by the offsets.
  */
-#include "matmul/tile.cuh"
+#include "matmul/tensor_tile.cuh"
 
 namespace cpli
 {
@@ -77,19 +77,35 @@ struct rows_tile {
     int64_t group, row;
 };
 
-/* Tiles stand group by group, each group's rows cut from its own first one on.
- * False: there are not so many. Every thread walks the offsets; a search would
- * need sums of tiles, which nobody has made. */
+/* Tiles of `size` rows stand group by group, each group's rows cut from its own
+ * first one on. False: there are not so many. Each warp looks for itself, at a
+ * group a lane. */
 __device__ __forceinline__ bool find_tile(const int64_t *offsets, int64_t n,
-                                          int64_t index, rows_tile *out)
+                                          int size, int64_t index,
+                                          rows_tile *out)
 {
-    for (int64_t group = 0; group < n; group++) {
-        int64_t tiles = (offsets[group + 1] - offsets[group] + TILE - 1) / TILE;
-        if (index < tiles) {
-            *out = {group, offsets[group] + index * TILE};
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    for (int64_t begin = 0; begin < n; begin += 32) {
+        const int64_t group = begin + lane;
+        const int64_t first = group < n ? offsets[group] : 0;
+        const int64_t rows = group < n ? offsets[group + 1] - first : 0;
+        int64_t past = (rows + size - 1) / size; /* tiles, with those before */
+#pragma unroll
+        for (int by = 1; by < 32; by *= 2) {
+            const int64_t other = __shfl_up_sync(0xffffffffu, past, by);
+            past += lane >= by ? other : 0;
+        }
+        const unsigned behind = __ballot_sync(0xffffffffu, index < past);
+        if (behind != 0) {
+            const int which = __ffs(static_cast<int>(behind)) - 1;
+            const int64_t before = __shfl_sync(
+                0xffffffffu, past - (rows + size - 1) / size, which);
+            out->group = begin + which;
+            out->row = __shfl_sync(0xffffffffu, first, which) +
+                       (index - before) * size;
             return true;
         }
-        index -= tiles;
+        index -= __shfl_sync(0xffffffffu, past, 31);
     }
     return false;
 }
@@ -102,7 +118,8 @@ __global__ void __launch_bounds__(THREADS)
     int64_t columns = (p.width + TILE - 1) / TILE;
     rows_tile tile;
     for (int64_t i = blockIdx.x;
-         find_tile(p.g.offsets, p.g.n, i / columns, &tile); i += gridDim.x) {
+         find_tile(p.g.offsets, p.g.n, TILE, i / columns, &tile);
+         i += gridDim.x) {
         int64_t column = i % columns * TILE;
         int64_t past = p.g.offsets[tile.group + 1];
         sum_t<T> sum[TILE_EACH][TILE_EACH] = {};
@@ -115,6 +132,45 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+template <bool TURNS>
+__global__ void __launch_bounds__(THREADS)
+    grouped_rows_tensor(const __grid_constant__ rows_product<bf16> p)
+{
+    CPLI_SHARED(tensor_memory, memory, [1]);
+    int64_t columns = (p.width + BROAD - 1) / BROAD;
+    rows_tile tile;
+    for (int64_t i = blockIdx.x;
+         find_tile(p.g.offsets, p.g.n, BROAD, i / columns, &tile);
+         i += gridDim.x) {
+        int64_t column = i % columns * BROAD;
+        int64_t past = p.g.offsets[tile.group + 1];
+        warp_sums sums = {};
+        multiply_tensor_tile<false, TURNS>(memory[0], p.left(0), tile.row, past,
+                                           p.right(tile.group), column, p.width,
+                                           p.inner, sums);
+        store_tensor_tile(
+            sums, tile.row, past, column, p.width,
+            [&](int64_t r, int64_t c, float value) { p.store(r, c, value); });
+    }
+}
+
+/* Tiles at most: each group may end in one that is not full. */
+static int64_t most_tiles(int64_t max_rows, int64_t groups, int size)
+{
+    return max_rows / size + (groups < max_rows ? groups : max_rows);
+}
+
+static int launch_rows_tensor(const rows_product<bf16> &p, int64_t max_rows,
+                              cpl_cuda_stream stream)
+{
+    auto *kernel =
+        p.turns ? grouped_rows_tensor<true> : grouped_rows_tensor<false>;
+    int64_t columns = (p.width + BROAD - 1) / BROAD;
+    return CPLI_LAUNCH(
+        kernel, blocks_for(most_tiles(max_rows, p.g.n, BROAD) * columns, 1),
+        THREADS, 0, stream, p);
+}
+
 template <class T>
 static int launch_rows(const rows_product<T> &p, int64_t max_rows, int32_t way,
                        cpl_cuda_stream stream)
@@ -125,9 +181,11 @@ static int launch_rows(const rows_product<T> &p, int64_t max_rows, int32_t way,
         return CPLI_LAUNCH(grouped_rows_naive<T>,
                            blocks_for(max_rows * p.width), THREADS, 0, stream,
                            p);
-    /* Each group may end in a tile that is not full. */
-    int64_t filled = p.g.n < max_rows ? p.g.n : max_rows;
-    int64_t tiles = max_rows / TILE + filled;
+    if constexpr (std::is_same<T, bf16>::value)
+        if (fits_chunks(p.g.x, p.g.x_stride) &&
+            fits_chunks(p.g.w, p.g.w_stride) && p.g.w_step % CHUNK == 0)
+            return launch_rows_tensor(p, max_rows, stream);
+    int64_t tiles = most_tiles(max_rows, p.g.n, TILE);
     int64_t columns = (p.width + TILE - 1) / TILE;
     return CPLI_LAUNCH(grouped_rows_tiled<T>, blocks_for(tiles * columns, 1),
                        THREADS, 0, stream, p);
@@ -197,6 +255,38 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+__global__ void __launch_bounds__(THREADS)
+    grouped_weights_tensor(const __grid_constant__ weights_product<bf16> p)
+{
+    CPLI_SHARED(tensor_memory, memory, [1]);
+    int64_t columns = (p.g.in + BROAD - 1) / BROAD;
+    int64_t size = (p.g.out + BROAD - 1) / BROAD * columns;
+    for (int64_t i = blockIdx.x; i < size * p.g.n; i += gridDim.x) {
+        int64_t group = i / size;
+        int64_t row = i % size / columns * BROAD, column = i % columns * BROAD;
+        int64_t inner = p.inner(group);
+        warp_sums sums = {};
+        if (inner == 0)
+            continue;
+        multiply_tensor_tile<true, true>(memory[0], p.left(group), row, p.g.out,
+                                         p.right(group), column, p.g.in, inner,
+                                         sums);
+        store_tensor_tile(sums, row, p.g.out, column, p.g.in,
+                          [&](int64_t r, int64_t c, float value) {
+                              p.add(group, r, c, value);
+                          });
+    }
+}
+
+static int launch_weights_tensor(const weights_product<bf16> &p,
+                                 cpl_cuda_stream stream)
+{
+    int64_t columns = (p.g.in + BROAD - 1) / BROAD;
+    int64_t tiles = (p.g.out + BROAD - 1) / BROAD * columns * p.g.n;
+    return CPLI_LAUNCH(grouped_weights_tensor, blocks_for(tiles, 1), THREADS, 0,
+                       stream, p);
+}
+
 template <class T>
 static int launch_weights(const weights_product<T> &p, int32_t way,
                           cpl_cuda_stream stream)
@@ -205,6 +295,10 @@ static int launch_weights(const weights_product<T> &p, int32_t way,
     int64_t tiles = (p.g.out + TILE - 1) / TILE * columns * p.g.n;
     if (tiles == 0)
         return cudaSuccess;
+    if constexpr (std::is_same<T, bf16>::value)
+        if (way == CPL_CUDA_BEST && fits_chunks(p.dy, p.dy_stride) &&
+            fits_chunks(p.g.x, p.g.x_stride))
+            return launch_weights_tensor(p, stream);
     return way == CPL_CUDA_NAIVE
                ? CPLI_LAUNCH(grouped_weights_naive<T>,
                              blocks_for(p.g.out * p.g.in * p.g.n), THREADS, 0,

@@ -1,8 +1,9 @@
 /*
  * matmul.cu: c = alpha op(a) op(b) + beta c. The plug-in multiplies by cuBLAS
- * where that is there (core/comm/cublas.c); these are for everywhere else.
+ * where that is there (core/comm/cublas.c); these are for everywhere else, the
+ * one by tensor cores for bf16 that can be read 128 bits at a time.
  */
-#include "matmul/tile.cuh"
+#include "matmul/tensor_tile.cuh"
 
 namespace cpli
 {
@@ -66,6 +67,40 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+template <bool TURNS_A, bool TURNS_B, class C>
+__global__ void __launch_bounds__(THREADS)
+    matmul_tensor(const __grid_constant__ product<bf16, C> p)
+{
+    CPLI_SHARED(tensor_memory, memory, [1]);
+    int64_t columns = (p.n + BROAD - 1) / BROAD;
+    int64_t size = (p.m + BROAD - 1) / BROAD * columns;
+    for (int64_t i = blockIdx.x; i < size * p.batch; i += gridDim.x) {
+        int64_t batch = i / size;
+        int64_t row = i % size / columns * BROAD, column = i % columns * BROAD;
+        warp_sums sums = {};
+        multiply_tensor_tile<TURNS_A, TURNS_B>(
+            memory[0], moved(p.a, batch * p.a_step), row, p.m,
+            moved(p.b, batch * p.b_step), column, p.n, p.k, sums);
+        store_tensor_tile(sums, row, p.m, column, p.n,
+                          [&](int64_t r, int64_t c, float value) {
+                              store(p, batch, r, c, value);
+                          });
+    }
+}
+
+template <class C>
+static int launch_tensor(const product<bf16, C> &p, cpl_cuda_stream stream)
+{
+    auto *kernel = p.a.transposed
+                       ? (p.b.transposed ? matmul_tensor<true, true, C>
+                                         : matmul_tensor<true, false, C>)
+                   : p.b.transposed ? matmul_tensor<false, true, C>
+                                    : matmul_tensor<false, false, C>;
+    int64_t tiles =
+        (p.m + BROAD - 1) / BROAD * ((p.n + BROAD - 1) / BROAD) * p.batch;
+    return CPLI_LAUNCH(kernel, blocks_for(tiles, 1), THREADS, 0, stream, p);
+}
+
 template <class T, class C>
 static int launch(const cpl_matmul *p, int32_t way, cpl_cuda_stream stream)
 {
@@ -87,6 +122,10 @@ static int launch(const cpl_matmul *p, int32_t way, cpl_cuda_stream stream)
         return CPLI_LAUNCH((matmul_naive<T, C>),
                            blocks_for(made.m * made.n * made.batch), THREADS, 0,
                            stream, made);
+    if constexpr (std::is_same<T, bf16>::value)
+        if (fits_chunks(p->a, p->lda) && fits_chunks(p->b, p->ldb) &&
+            p->a_step % CHUNK == 0 && p->b_step % CHUNK == 0)
+            return launch_tensor<C>(made, stream);
     int64_t tiles =
         (made.m + TILE - 1) / TILE * ((made.n + TILE - 1) / TILE) * made.batch;
     return CPLI_LAUNCH((matmul_tiled<T, C>), blocks_for(tiles, 1), THREADS, 0,

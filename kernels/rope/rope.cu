@@ -156,10 +156,10 @@ int cpl_cuda_rope(const cpl_rope *p, int32_t dtype, int32_t way,
         return cudaSuccess;
     return cpli::by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        if (way == CPL_CUDA_BEST && p->rotary_dim / 2 <= cpli::ROPE_PAIRS)
+        const int64_t pairs = p->rotary_dim / 2;
+        if (way == CPL_CUDA_BEST && pairs > 0 && pairs <= cpli::ROPE_PAIRS)
             return cpli::best<T>(p, stream);
-        const auto plane =
-            cpli::plane_of(p->n_rows, p->width - p->rotary_dim / 2);
+        const auto plane = cpli::plane_of(p->n_rows, p->width - pairs);
         return static_cast<int>(CPLI_LAUNCH(cpli::rope_naive<T>, plane.grid,
                                             plane.block, 0, stream, *p));
     });

@@ -43,8 +43,8 @@ local function add_run(parser)
     command:option("--transport", "How ranks on devices reach each other: direct (threads, on one "
         .. "device or several) or nccl (a device a rank). Default: direct among threads, nccl "
         .. "under mpirun."):argname "NAME":choices { "direct", "nccl" }
-    command:option("--dtype", "Storage type of the model: f64 for proofs, f32 for work.")
-        :choices { "f64", "f32" }
+    command:option("--dtype", "Storage type of the model: f64 for proofs, f32 for work, and "
+        .. "on devices bf16."):choices { "f64", "f32", "bf16" }
     command:option("--deadline", "Seconds after which a wait for another rank fails. "
         .. "Default: 60."):convert(seconds):argname "S"
     command:option("--iters", "Timed steps."):convert(whole("--iters", 1)):argname "N"

@@ -252,7 +252,8 @@ end
 --- Makes a model from named fields; unknown ones are errors. `cplab.model.<preset> { ... }` starts
 -- from a published hybrid (cplab.presets).
 -- @tparam table t schedule, policy (name, triple of layouts, or an assignment: see
--- cplab.assignment), hidden, vocab, dtype ("f64", "f32"), seed,
+-- cplab.assignment), hidden, vocab, dtype ("f64", "f32", and where rows are on devices "bf16"),
+-- seed,
 -- gqa { heads, kv_heads, head_dim, rotary_dim, rope_theta, window (keys that a query sees; none: no
 -- limit), cp_mode ("gather", "p2p", "a2a", "a2a+p2p"), a2a (with a2a+p2p: ranks that spread heads);
 -- for a balanced layout tolerance, block, node_size, placement, method },

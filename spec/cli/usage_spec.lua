@@ -54,7 +54,7 @@ describe("cplab", function()
         { { "run", "f", "--seed", "x" }, "--seed takes a whole number >= 0, got 'x'" },
         { { "run", "f", "--deadline", "0" }, "--deadline takes seconds > 0, got '0'" },
         { { "run", "f", "--dtype", "f23" },
-            "argument for option '--dtype' must be one of 'f64', 'f32'" },
+            "argument for option '--dtype' must be one of 'f64', 'f32', 'bf16'" },
         { { "run", "f", "--device", "tpu" }, "argument for option '--device' must be one of "
             .. "'cpu', 'cuda', 'cuda-emulated'" },
         { { "route", "--cp", "4" }, "missing option '--lengths'" },
@@ -81,6 +81,11 @@ describe("cplab", function()
         for _, name in ipairs { "cplab", "commit", "luajit", "machine", "matrices", "devices",
             "cuda" } do
             assert.truthy(("\n" .. result.out):find("\n" .. name .. " +%S"), name)
+        end
+        -- With the plug-in it also says which libraries that would open, or why it could not.
+        if result.out:find("plug-in for CUDA", 1, true) then
+            assert.matches("NCCL %d+%.%d", (result.out:gsub("cannot open NCCL", "NCCL 0.0")))
+            assert.matches("cuBLAS %d+%.%d", (result.out:gsub("cannot open cuBLAS", "cuBLAS 0.0")))
         end
     end)
 end)

@@ -1,6 +1,8 @@
 local ranks = require "spec.support.ranks"
 
 local transport = ranks.transport()
+-- Ranks on devices met before.
+local first = ranks.device() == "cpu" and "1" or "%d+"
 local it2, it3, it4 = ranks.with(2, it), ranks.with(3, it), ranks.with(4, it)
 local it_local = transport == "local" and it or function() end
 
@@ -62,8 +64,8 @@ describe("a run ends, and the next one works, when a rank", function()
             comm:barrier()
             return "late"
         end, nil, 60)
-        assert.matches("waits for rank 1 in barrier 1, but rank 1 has returned: the ranks made "
-            .. "different collective calls", failure.message, 1, true)
+        assert.matches("waits for rank 1 in barrier " .. first .. ", but rank 1 has returned: the "
+            .. "ranks made different collective calls", failure.message)
         assert.is_true(failure.rank ~= 1)
         assert.is_true(seconds < 20)
     end)
@@ -137,7 +139,7 @@ describe("a run ends, and the next one works, when a rank", function()
             comm:barrier()
             return true
         end, nil, 0.3)
-        assert.matches(transport .. ": rank [01] waited 0%.%d s for rank 2 in barrier 1",
+        assert.matches(transport .. ": rank [01] waited 0%.%d s for rank 2 in barrier " .. first,
             failure.message)
         if transport == "local" then -- threads see each other
             assert.matches("; rank 2 does not wait$", failure.message)

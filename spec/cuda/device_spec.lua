@@ -351,6 +351,30 @@ describe("rows on a device", function()
     end)
 end)
 
+-- The method that auto takes for few pieces, and for many.
+local function choose_methods(comm)
+    local cplab = require "cplab"
+    local exchange = require "cplab.exchange"
+    local s = cplab.stream.thd { lengths = { 2 ^ 12 } }
+    local function method(from, to)
+        return exchange.plan(cplab.route(from, to), comm, "f32", 2 ^ 12):method()
+    end
+    local c = cplab.layout.contiguous(s, { cp = comm:size() })
+    return { method(cplab.layout.zigzag(s, { cp = comm:size() }), c),
+        method(cplab.layout.striped(s, { cp = comm:size(), block = 1 }), c) }
+end
+
+describe("auto", function()
+    it_there("copies where ranks reach each other; NCCL sends few runs, and packs many", function()
+        for transport, methods in pairs { direct = { "copy", "copy" },
+            nccl = { "direct", "packed" } } do
+            for _, result in ipairs(device.run(transport, 4, choose_methods)) do
+                assert.same(methods, result)
+            end
+        end
+    end)
+end)
+
 describe("a graph", function()
     it_there("is captured once, and the routes of other microbatches go through it", function()
         local results = device.run("direct", 4, replay, { method = "copy", room = 64, width = 8 })

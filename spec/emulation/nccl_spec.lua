@@ -54,6 +54,13 @@ describe("the double of NCCL", function()
         assert.not_matches("cuda emulation", text)
     end)
 
+    it("lets nobody else go then", function()
+        local text = run("nccl_abort_alone", { patience = 0.2 })
+        assert.matches("cuda emulation: NCCL: rank 0 waits for rank 1 to send 4 elements, which "
+            .. "never comes\n", text)
+        assert.matches("rank 1: cudaSuccess\n", text)
+    end)
+
     it("refuses two ranks on one device, on all ranks", function()
         local text = run "nccl_one_device"
         for rank = 0, 1 do

@@ -114,7 +114,7 @@ describe("the composed path", function()
                     assert.equal(2 * forward, reduced)
                 end)
         end
-        for _, fused in ipairs { "copy", "packed" } do
+        for _, fused in ipairs(counts.methods { "copy", "packed" }) do
             it(("gives the bits of one exchange by %s and sends more, %d ranks"):format(fused, n),
                 function()
                     local sums = { 0, 0 }

@@ -3,7 +3,7 @@ local ranks = require "spec.support.ranks"
 
 local on = counts.on(it)
 
-local methods = { "copy", "direct", "packed", "alltoallv", "composed", "auto" }
+local methods = counts.methods { "copy", "direct", "packed", "alltoallv", "composed", "auto" }
 
 -- Fails the k-th allocation of one rank, for every k, until the plan can be made.
 local function break_allocations(comm, p)

@@ -1,8 +1,9 @@
 -- Gather and conversion in one exchange, and its adjoint: the sum over tensor parallelism,
 -- scattered to the windows; by every method, on the transport that runs the specs.
+local counts = require "spec.exchange.counts"
 local ranks = require "spec.support.ranks"
 
-local METHODS = { "auto", "copy", "direct", "packed", "alltoallv" }
+local METHODS = counts.methods { "auto", "copy", "direct", "packed", "alltoallv" }
 local GROUPS = { { 1, 2 }, { 2, 2 }, { 1, 4 }, { 3, 2 }, { 4, 2 }, { 2, 4 } }
 
 local function there_and_back(comm, p)

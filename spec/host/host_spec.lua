@@ -340,3 +340,50 @@ describe("a warning that is said once", function()
         end
     end)
 end)
+
+-- Compiled once a process; each rank has a state of its own that loads it.
+describe("a module of this checkout", function()
+    local build = package.searchpath("cplab_cdef", package.path):match "^(.*)/lua/"
+    local name = "module_of_host_spec"
+    local path = ("%s/lua/%s.lua"):format(build, name)
+
+    local function write(text)
+        local file = assert(io.open(path, "w"))
+        file:write(text)
+        file:close()
+    end
+
+    local function load_it()
+        return ranks.try(2, function(comm, p)
+            local ok, value = pcall(require, p)
+            return ok and value .. comm:rank() or tostring(value)
+        end, name)
+    end
+
+    teardown(function() os.remove(path) end)
+
+    it("is what its file says, also when that has changed", function()
+        write "return 'first '"
+        assert.same({ "first 0", "first 1" }, load_it())
+        assert.same({ "first 0", "first 1" }, load_it())
+        write "return 'second '"
+        assert.same({ "second 0", "second 1" }, load_it())
+    end)
+
+    it("says its path and line where it is wrong", function()
+        write "local a = 1\nerror 'no'\n"
+        for _ = 1, 2 do
+            for _, text in ipairs(load_it()) do
+                assert.matches(name .. ".lua:2: no", text, 1, true)
+            end
+        end
+        write "local a = \n"
+        for _, text in ipairs(load_it()) do
+            assert.matches(name .. ".lua:2: unexpected symbol near '<eof>'", text, 1, true)
+        end
+        os.remove(path)
+        for _, text in ipairs(load_it()) do
+            assert.matches(("module '%s' not found"):format(name), text, 1, true)
+        end
+    end)
+end)

@@ -2,14 +2,15 @@
 local host = io.open("/proc/self/cmdline"):read("*a"):match "^[^%z]+"
 
 -- Runs a spec file with that text in a process of its own: status, all that it prints.
-local function run(text, ending)
+local function run(text, ending, setting)
     local out = os.tmpname()
     local spec = out .. (ending or "_spec.lua")
     local file = assert(io.open(spec, "w"))
     file:write(text)
     file:close()
     local runner = debug.getinfo(1, "S").source:match "^@(.*)host/[^/]*$" .. "run.lua"
-    local status = os.execute(("'%s' '%s' '%s' >'%s' 2>&1"):format(host, runner, spec, out))
+    local status = os.execute(("%s '%s' '%s' '%s' >'%s' 2>&1"):format(setting or "", host, runner,
+        spec, out))
     local printed = assert(io.open(out)):read "*a"
     os.remove(spec)
     os.remove(out)
@@ -33,6 +34,16 @@ describe("a run of the specs", function()
         status, text = run "local x = 1"
         assert.equal(1, status)
         assert.matches("there was no spec to run\n\n0 passed, 0 failed, 0 skipped\n$", text)
+    end)
+
+    it("has the numbers of ranks that are wanted, and no more than there are", function()
+        for setting, sizes in pairs { [""] = "1 2 3 8", ["CPLAB_SIZES=2"] = "1 2",
+            ["CPLAB_SIZES=whole"] = "8" } do
+            local _, text = run([[ it("a", function()
+                error(table.concat(require("spec.support.ranks").sizes { 1, 2, 3, 8, 9 }, " "), 0)
+            end) ]], nil, setting)
+            assert.matches(": " .. sizes .. "\n", text, 1, true)
+        end
     end)
 
     it("fails where a spec calls os.exit", function()
@@ -72,5 +83,38 @@ describe("a run of the specs", function()
         ]]
         assert.equal(0, status)
         assert.matches("\n1 passed, 0 failed, 0 skipped\n$", text)
+    end)
+end)
+
+describe("specs side by side", function()
+    -- What spec/share.sh makes of a host that says and does that: its status, its last line.
+    local function share(body)
+        local name = os.tmpname()
+        local file = assert(io.open(name, "w"))
+        file:write("#!/bin/bash\n" .. body)
+        file:close()
+        local root = require("cplab.environment").root()
+        local pipe = io.popen(("cd '%s' && chmod +x %s && bash spec/share.sh %s spec/host/"
+            .. "runner_spec.lua; echo $?"):format(root, name, name))
+        local lines = {}
+        for line in pipe:lines() do lines[#lines + 1] = line end
+        pipe:close()
+        os.remove(name)
+        return tonumber(lines[#lines]), lines[#lines - 1]
+    end
+
+    it("count together, and show what took long", function()
+        assert.same({ 0, "2 passed, 0 failed, 1 skipped" },
+            { share 'echo "took 3.0 s: a"; echo "2 passed, 0 failed, 1 skipped"' })
+    end)
+
+    it("fail where a host failed, did not count, or ended badly after all had passed", function()
+        for body, counts in pairs {
+            ['echo "1 passed, 1 failed, 0 skipped"; exit 1'] = "1 passed, 1 failed, 0 skipped",
+            ["exit 0"] = "0 passed, 1 failed, 0 skipped",
+            ['echo "1 passed, 0 failed, 0 skipped"; exit 1'] = "1 passed, 1 failed, 0 skipped",
+        } do
+            assert.same({ 1, counts }, { share(body) })
+        end
     end)
 end)

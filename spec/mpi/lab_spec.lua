@@ -53,7 +53,7 @@ local function by_these_ranks(path, max)
     local script = assert(experiment.load(path))
     local list = {}
     for _, case in ipairs(assert(sweep.cases(script.sweep, {}))) do
-        if sweep.n_ranks(case) <= max then
+        if sweep.n_ranks(case) <= max and ranks.has(sweep.n_ranks(case)) then
             local result = case_run.run(path, case, { deadline = 60 })
             result.case = case
             list[#list + 1] = result
@@ -71,7 +71,8 @@ for name, about in pairs(SCRIPTS) do describe("a lab of " .. name, function()
     lazy_setup(function()
         local ran = {}
         for _, result in ipairs(by_threads(path, max)) do
-            if result.status ~= "skipped" then ran[#ran + 1] = result end
+            local is_wanted = ranks.has(sweep.n_ranks(result.case))
+            if is_wanted and result.status ~= "skipped" then ran[#ran + 1] = result end
         end
         theirs, here = ran, by_these_ranks(path, max)
     end)

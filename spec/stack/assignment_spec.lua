@@ -4,6 +4,7 @@
 local cplab = require "cplab"
 local labs = require "spec.support.labs"
 local outline = require "cplab.outline"
+local sanitized = require "spec.support.sanitized"
 
 local BOUND = 1e-12
 local LAYOUTS = { "contiguous", "zigzag", "mirror", "balanced", "balanced@0.1", "snake" }
@@ -98,7 +99,9 @@ end
 describe("a stack under an assignment equals one rank", function()
     for _, cp in ipairs { 2, 3, 4 } do
         it(("at cp %d, packed"):format(cp), function()
-            for i = 1, 12 do check(i, cp, 1) end
+            for i = 1, 12 do
+                if sanitized.takes(i, 3, cp) then check(i, cp, 1) end
+            end
         end)
     end
 

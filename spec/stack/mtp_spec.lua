@@ -4,6 +4,7 @@ local clib = require "clib"
 local cplab = require "cplab"
 local labs = require "spec.support.labs"
 local layers = require "spec.support.layers"
+local sanitized = require "spec.support.sanitized"
 local stacks = require "cplab.stack"
 local C, ffi = clib.C, clib.ffi
 
@@ -36,7 +37,9 @@ describe("a stack with MTP equals one rank", function()
                 it(("under %s at cp %d, depth %d"):format(policy, cp, depth), function()
                     for i, real in ipairs(LISTS) do
                         local kind = (i + depth) % 2 == 0 and "gdn" or "gqa"
-                        check(labs.padded(real, 2 * cp), model(policy, depth, kind), cp)
+                        if sanitized.takes(i + cp, 3, depth) then
+                            check(labs.padded(real, 2 * cp), model(policy, depth, kind), cp)
+                        end
                     end
                 end)
             end

@@ -275,7 +275,7 @@ function M.check(device, case, op, dtype, way, bound)
     local wrong = {}
     for name, list in pairs(results) do
         local distance = numbers.error(list, expected[name])
-        if not (distance <= bound) then
+        if distance > bound then
             wrong[#wrong + 1] = ("%s %s %s %s: off by %g"):format(op, dtype, way, name, distance)
         end
     end

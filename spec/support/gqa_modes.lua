@@ -78,7 +78,7 @@ local function join(parts)
         result.wrong_rows = result.wrong_rows + sum(parts, pass, "wrong_rows")
     end
     for _, part in ipairs(parts) do
-        result.allocations = math.max(result.allocations, part.allocations)
+        result.allocations = math.max(result.allocations, part.allocations or 0)
     end
     return result
 end

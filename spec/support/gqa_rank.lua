@@ -3,7 +3,8 @@
 -- (changes to those of CONFIGS), and, all optional, kind ("gqa" or "mla"), dtype, trace, fault
 -- { rank, name, value }, poison (a first pass in which every number is NaN), again (the pass is
 -- made twice), change { position, to } (of the first number of a row of x), swap (this rank's first
--- two rows change places, trace and all), measure (the bytes that preparing takes on all ranks).
+-- two rows change places, trace and all), measure (the bytes that preparing takes on all ranks; no
+-- pass is made).
 -- Gives per case what this rank has: positions, y, dx (flat lists), the gradients of all parameters
 -- by name (summed over the group), and what it counted.
 local clib = require "clib"
@@ -177,7 +178,11 @@ function M.run(comm, case)
     fill(self, case)
     local fault = case.fault
     if fault and fault.rank == self.rank then C.cpl_faults_here()[fault.name] = fault.value end
-    pass(self)
+    if case.measure then
+        self.forward, self.backward = counted(), counted()
+    else
+        pass(self)
+    end
     if case.again then pass(self) end
     if fault then C.cpl_faults_here()[fault.name] = 0 end
     return result_of(self)

@@ -50,6 +50,9 @@ M.computing_all = { registers = 255, shared = 48 * 1024 }
 M.computing = {
     matmul_naive = { registers = 40 },
     matmul_tiled = { registers = 128, shared = 16640 },
+    matmul_tensor = { registers = 128, shared = 40960 },
+    grouped_rows_tensor = { registers = 128, shared = 40960 },
+    grouped_weights_tensor = { registers = 128, shared = 40960 },
     grouped_rows_tiled = { registers = 128, shared = 16640 },
     grouped_weights_tiled = { registers = 128, shared = 16640 },
     moe_route = { registers = 80, shared = 0 },
@@ -59,12 +62,30 @@ M.computing = {
     moe_dispatch = { registers = 64, shared = 0 },
     moe_combine = { registers = 80, shared = 0 },
     moe_combine_backward = { registers = 128, shared = 0 },
+    -- Two blocks of 256 threads on a multiprocessor.
+    ["gdn_prepare_chunks bf16"] = { registers = 128, shared = 40960 },
+    ["gdn_output bf16"] = { registers = 128, shared = 21504 },
+    ["gdn_back_rows bf16"] = { registers = 128, shared = 21504 },
+    ["gdn_back_pairs bf16"] = { registers = 128, shared = 40960 },
 }
 
 --- Those that multiply by tensor cores: so many of these instructions at least. `matrix_loads` are
 -- ldmatrix, `async_copies` cp.async.
 M.multiplying = {
-    attention_forward = { tensor_cores = 32, matrix_loads = 8, async_copies = 4 },
+    matmul_tensor = { tensor_cores = 32, matrix_loads = 12, async_copies = 4 },
+    grouped_rows_tensor = { tensor_cores = 32, matrix_loads = 12, async_copies = 4 },
+    grouped_weights_tensor = { tensor_cores = 32, matrix_loads = 12, async_copies = 4 },
+    attention_forward = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
+    attention_dq = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
+    attention_dkv = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
+    ["gdn_prepare_chunks bf16"] = { tensor_cores = 64, matrix_loads = 36 },
+    ["gdn_chain_chunks bf16"] = { tensor_cores = 28, matrix_loads = 18 },
+    ["gdn_output bf16"] = { tensor_cores = 40, matrix_loads = 22 },
+    ["gdn_pull_values bf16"] = { tensor_cores = 16, matrix_loads = 8 },
+    ["gdn_pull_chunks bf16"] = { tensor_cores = 48, matrix_loads = 26 },
+    ["gdn_back_rows bf16"] = { tensor_cores = 24, matrix_loads = 12 },
+    ["gdn_back_pairs bf16"] = { tensor_cores = 48, matrix_loads = 28 },
+    ["gdn_back_chunks bf16"] = { tensor_cores = 128, matrix_loads = 66 },
 }
 
 return M

@@ -18,7 +18,8 @@ function M.set(name, value)
     if M.missing() then return end
     pcall(ffi.cdef, "int cpl_emulation_set(const char *name, const char *value);")
     local build = package.searchpath("cplab_cdef", package.path):match "^(.*)/lua/"
-    local emulator = ffi.load(build .. "/bin/libcplab_cuda_emulated.so")
+    local kind = os.getenv "CPLAB_CUDA_CHECK" and "checked" or "emulated"
+    local emulator = ffi.load(("%s/bin/libcplab_cuda_%s.so"):format(build, kind))
     assert(emulator.cpl_emulation_set(name, value) == 0, name)
 end
 
@@ -34,8 +35,8 @@ end
 
 --- As ranks.try, with the rows of the ranks on devices.
 -- @tparam ?string transport "direct" or "nccl"
-function M.try(transport, n, f, payload)
-    return M.with(transport, ranks.try, n, f, payload)
+function M.try(transport, n, f, payload, deadline)
+    return M.with(transport, ranks.try, n, f, payload, deadline)
 end
 
 --- As ranks.run.

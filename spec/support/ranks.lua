@@ -26,18 +26,26 @@ function M.world()
     return n > 0 and n or 8
 end
 
+--- Whether n ranks can be had, and are wanted: CPLAB_SIZES is the most that are, or "whole", where
+-- those of mpirun all take part. `./cplab test --all` sets it where other stages have the rest.
+function M.has(n)
+    local wanted = os.getenv "CPLAB_SIZES"
+    if wanted == "whole" then return n == M.world() end
+    return n <= M.world() and n <= (tonumber(wanted) or n)
+end
+
 --- Of a list of numbers of ranks, those that can be had.
 function M.sizes(list)
     local sizes = {}
     for _, n in ipairs(list) do
-        if n <= M.world() then sizes[#sizes + 1] = n end
+        if M.has(n) then sizes[#sizes + 1] = n end
     end
     return sizes
 end
 
 --- busted's `it` where n ranks can be had; else what takes a spec and forgets it.
 function M.with(n, it)
-    return n <= M.world() and it or function() end
+    return M.has(n) and it or function() end
 end
 
 --- Where rows of ranks are: "cpu", "cuda", "cuda-emulated".
@@ -45,7 +53,14 @@ function M.device()
     return (os.getenv "CPLAB_TRANSPORT" or "cpu"):match "^[^+]+"
 end
 
---- How a run's ranks exchange bytes: "local" or "mpi".
+--- What their comms call the transport that carries rows.
+function M.carrier()
+    local device, transport = (os.getenv "CPLAB_TRANSPORT" or "cpu"):match "^([^+]+)%+?(.*)$"
+    if device == "cpu" then return M.transport() end
+    return transport == "nccl" and transport or device
+end
+
+--- How a run's ranks, as the host knows them, exchange bytes: "local" or "mpi".
 function M.transport()
     return (require("cplab.environment").transport())
 end

@@ -151,6 +151,10 @@ local function read(given, processes)
         in_place = words.in_place or false, on_device = (words.device or "cpu") ~= "cpu",
         pass = words.adjoint and "adjoint" or words.round_trip and "round trip" or "forward",
     }
+    if words.transport and not options.on_device then
+        refuse("--transport %s is for rows on a device: it takes --device cuda or cuda-emulated",
+            words.transport)
+    end
     -- A graph is another way to ask a device for the same.
     options.launches = options.on_device and { "eager", "graph" } or { "eager" }
     options.row_bytes = row_bytes(words, options.dtypes)

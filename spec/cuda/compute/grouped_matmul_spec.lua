@@ -12,9 +12,11 @@ local BOUNDS = { f64 = 1e-14, f32 = 2e-6, bf16 = 2 ^ -8 }
 local WIDE_BOUNDS = { f64 = 1e-14, f32 = 2e-6, bf16 = 2e-6 }
 
 -- Groups without rows stand first, last, and two together; one has more rows than a tile; some rows
--- belong to nobody. More groups than a warp has lanes.
+-- belong to nobody. Widths that tensor cores take. More groups than a warp has lanes.
 local CASES = {
     { rows = 150, inner = 17, width = 70, offsets = { 0, 0, 1, 131, 131, 131, 140, 140 } },
+    { rows = 135, inner = 8, width = 136, offsets = { 0, 131, 131, 135 } },
+    { rows = 21, inner = 40, width = 16, offsets = { 0, 3, 20 } },
     { rows = 9, inner = 66, width = 3, offsets = { 2, 5, 8 } },
     { rows = 1, inner = 1, width = 1, offsets = { 0, 1 } },
     { rows = 4, inner = 5, width = 2, offsets = { 0, 0, 0 } },

@@ -247,6 +247,23 @@ TRIAL(nccl_abort)
     });
 }
 
+/* It does not free the others': they abort for themselves, or wait. */
+TRIAL(nccl_abort_alone)
+{
+    on_ranks(2, false, [](int rank, ncclUniqueId id) {
+        member me = {rank, nullptr, new_stream()};
+        MUST_NCCL(ncclCommInitRank(&me.comm, 2, id, rank));
+        int *at = on_device<int>(4);
+        if (rank == 0)
+            MUST_NCCL(ncclRecv(at, 4, ncclInt32, 1, me.comm, me.stream));
+        else
+            MUST_NCCL(ncclCommAbort(me.comm));
+        cudaError_t error = cudaStreamSynchronize(me.stream);
+        std::lock_guard<std::mutex> hold(printing);
+        std::printf("rank %d: %s\n", rank, cudaGetErrorName(error));
+    });
+}
+
 TRIAL(nccl_one_device)
 {
     on_ranks(2, true, [](int rank, ncclUniqueId id) {

@@ -73,6 +73,8 @@ describe("options of bench convert", function()
         { { width = 1024, row_bytes = 4096 }, "--width and --row-bytes exclude each other" },
         { { sequences = "3", pack = "one" }, "--sequences and --pack exclude each other" },
         { { adjoint = true, round_trip = true }, "--adjoint and --round-trip exclude each other" },
+        { { transport = "nccl" }, "--transport nccl is for rows on a device: it takes --device "
+            .. "cuda or cuda-emulated" },
         { { sequences = "1,0" }, "--sequences takes whole numbers >= 1, got '0'" },
         { { lengths = "16,x" }, "--lengths takes whole numbers >= 1, got 'x'" },
         { { lengths = "" }, "--lengths: there are no numbers" },

@@ -1,0 +1,219 @@
+-- Gates, merges, lists of rows, embeddings and the optimizer's ops on a device against their
+-- references: with packs and without, by strides, from odd addresses, and what kernels.h says of
+-- rows that are not there.
+local compute = require "spec.support.cuda_compute"
+
+local random = compute.random(23)
+local function nothing() return -7 end
+
+local function array(n, values, more)
+    local t = { n = n, values = values or random }
+    for name, value in pairs(more or {}) do t[name] = value end
+    return t
+end
+
+-- rows, heads, width, further elements of a stride, elements that arrays are askew by
+local shapes = { { 0, 2, 8, 0, 0 }, { 1, 1, 1, 0, 0 }, { 5, 2, 24, 8, 0 }, { 3, 3, 7, 2, 1 },
+    { 2, 1, 520, 0, 0 } }
+
+local function swiglu(shape, backward)
+    local n, _, width, more, shift = unpack(shape)
+    local stride = width + more
+    local function rows(values) return array(n * stride, values, { shift = shift }) end
+    local arrays = { gate = rows(), up = rows() }
+    if backward then
+        arrays.dy = array(n * width)
+        arrays.dgate, arrays.dup = rows(nothing), rows(nothing)
+    else
+        arrays.y = array(n * width, nothing)
+    end
+    return { arrays = arrays, numbers = { n_rows = n, width = width, stride = stride } }
+end
+
+local function sigmoid_gate(shape, backward)
+    local n, heads, width, more, shift = unpack(shape)
+    local head_stride = 2 * width
+    local stride = heads * head_stride + more
+    local function dense(values) return array(n * heads * width, values, { shift = shift }) end
+    local arrays = { x = dense(), gate = array(n * stride, random, { shift = shift }) }
+    if backward then
+        arrays.dy, arrays.dx = dense(), dense(nothing)
+        arrays.dgate = array(n * stride, nothing, { shift = shift })
+    else
+        arrays.y = dense(nothing)
+    end
+    return { arrays = arrays, numbers = { n_rows = n, heads = heads, width = width,
+        gate_stride = stride, gate_head_stride = head_stride } }
+end
+
+local function gates(n, heads, backward)
+    local stride = 2 * heads + 1
+    local function wide(count, values) return array(count, values, { type = "wide" }) end
+    local arrays = { a = array(n * stride), b = array(n * stride), a_log = wide(heads),
+        dt_bias = wide(heads) }
+    local numbers = { n_rows = n, heads = heads, a_stride = stride, b_stride = stride }
+    if backward then
+        arrays.dg, arrays.dbeta = wide(n * heads), wide(n * heads)
+        arrays.da, arrays.db = array(n * stride, nothing), array(n * stride, nothing)
+        arrays.grad_a_log, arrays.grad_dt_bias = wide(heads), wide(heads)
+        numbers.da_stride, numbers.db_stride = stride, stride
+    else
+        arrays.g, arrays.beta = wide(n * heads, nothing), wide(n * heads, nothing)
+    end
+    return { arrays = arrays, numbers = numbers }
+end
+
+-- Of three heads one has seen no key on the side b, one on neither side.
+local function lse(of_b)
+    return function(i)
+        if i % 3 == 1 and of_b or i % 3 == 2 then return -1 / 0 end
+        return 3 * random()
+    end
+end
+
+local function merge(shape, backward)
+    local n, heads, width, _, shift = unpack(shape)
+    local function rows(values) return array(n * heads * width, values, { shift = shift }) end
+    local function one(values) return array(n * heads, values, { type = "wide" }) end
+    local arrays = { o = rows(), o_b = rows(), lse = one(lse(false)), lse_b = one(lse(true)) }
+    if backward then
+        arrays.d_o, arrays.d_lse = rows(), one()
+        arrays.d_o_a, arrays.d_o_b = rows(nothing), rows(nothing)
+        arrays.d_lse_a, arrays.d_lse_b = one(nothing), one(nothing)
+    end
+    return { arrays = arrays, numbers = { n_rows = n, heads = heads, width = width } }
+end
+
+local function move_rows(shape, options)
+    local n, _, width, more, shift = unpack(shape)
+    local type = options.wide and "wide" or nil
+    local arrays = {
+        x = array((n + 1) * (width + more), random, { shift = shift, type = type }),
+        y = array((n + 2) * width, random, { type = type }),
+    }
+    if options.lists then
+        arrays.from = array(n, function(i) return i % 3 == 1 and -1 or n - i end, { type = "i64" })
+        arrays.to = array(n, function(i) return n + 1 - i end, { type = "i64" })
+    end
+    return { arrays = arrays, numbers = { n = n, width = width, x_stride = width + more,
+        y_stride = width, add = options.add or false, wide = options.wide or false } }
+end
+
+local vocabulary = 11
+local function token(i) return ({ 3, -1, 0, 3, 10, 11, 3, 5 })[i % 8 + 1] end
+
+local function embedding(n, width, backward)
+    local arrays = { tokens = array(n, token, { type = "i32" }) }
+    if backward then
+        arrays.dy = array(n * width)
+        arrays.grad_table = array(vocabulary * width, random, { type = "wide" })
+    else
+        arrays.table, arrays.y = array(vocabulary * width), array(n * width, nothing)
+    end
+    return { arrays = arrays, numbers = { n_rows = n, width = width, vocabulary = vocabulary } }
+end
+
+local function adamw(n)
+    local function wide(values) return array(n, values, { type = "wide" }) end
+    return {
+        arrays = { grad = wide(), w = array(n), m = wide(),
+            v = wide(function() return random() ^ 2 end) },
+        numbers = { n = n, step = 3, lr = 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8,
+            weight_decay = 0.1, grad_scale = 0.5 },
+    }
+end
+
+local function axpby(n, alpha, beta, wide)
+    local type = wide and "wide" or nil
+    return {
+        arrays = { x = array(n, random, { type = type }), y = array(n, random, { type = type }) },
+        numbers = { n = n, alpha = alpha, beta = beta, wide = wide },
+    }
+end
+
+local function sum_squares(n, shift)
+    return {
+        arrays = { x = array(n, random, { type = "wide", shift = shift }),
+            sum = array(1, nothing, { type = "f64" }) },
+        numbers = { n = n },
+        bounds = { f64 = 1e-14 }, -- the sums are in double, of the same numbers
+    }
+end
+
+compute.describe({ describe, it, pending }, "elements", function(device, each)
+    each("of gates", function(dtype, way)
+        for _, shape in ipairs(shapes) do
+            for _, backward in ipairs { false, true } do
+                local suffix = backward and "_backward" or ""
+                compute.try(device, "swiglu" .. suffix, swiglu(shape, backward), dtype, way)
+                compute.try(device, "sigmoid_gate" .. suffix, sigmoid_gate(shape, backward),
+                    dtype, way)
+            end
+        end
+        for _, n in ipairs { 0, 1, 7, 100 } do
+            compute.try(device, "gates", gates(n, 5), dtype, way)
+            compute.try(device, "gates_backward", gates(n, 5, true), dtype, way)
+        end
+    end)
+
+    each("of attention over other keys, merged", function(dtype, way)
+        for _, shape in ipairs(shapes) do
+            compute.try(device, "merge", merge(shape), dtype, way)
+            compute.try(device, "merge_backward", merge(shape, true), dtype, way)
+            local silent = merge(shape, true)
+            silent.arrays.d_lse = nil
+            compute.try(device, "merge_backward", silent, dtype, way)
+        end
+    end)
+
+    each("moved by lists", function(dtype, way)
+        for _, shape in ipairs(shapes) do
+            for _, options in ipairs { {}, { lists = true }, { lists = true, add = true },
+                { lists = true, wide = true } } do
+                compute.try(device, "move_rows", move_rows(shape, options), dtype, way)
+            end
+        end
+    end)
+
+    each("of embeddings, also of tokens that no row has", function(dtype, way)
+        for _, size in ipairs { { 0, 8 }, { 8, 16 }, { 7, 5 }, { 300, 8 } } do
+            compute.try(device, "embedding", embedding(size[1], size[2]), dtype, way)
+            compute.try(device, "embedding_backward", embedding(size[1], size[2], true), dtype, way)
+        end
+    end)
+
+    -- Memory begins where element 2^31 of the array would lie.
+    each("behind more than 2^31 others", function(dtype, way)
+        local before, width = 2 ^ 31, 64
+        local first = before / width
+        local function far(values, type)
+            return array(3 * width, values, { before = before, type = type })
+        end
+        local function list(type) return array(3, function(i) return first + 2 - i end,
+            { type = type }) end
+        compute.try(device, "move_rows", {
+            arrays = { x = far(), y = far(nothing), from = list "i64", to = list "i64" },
+            numbers = { n = 3, width = width, x_stride = width, y_stride = width },
+        }, dtype, way)
+        compute.try(device, "embedding", {
+            arrays = { tokens = list "i32", table = far(), y = array(3 * width, nothing) },
+            numbers = { n_rows = 3, width = width },
+        }, dtype, way)
+        compute.try(device, "embedding_backward", {
+            arrays = { tokens = list "i32", dy = array(3 * width), grad_table = far(nil, "wide") },
+            numbers = { n_rows = 3, width = width },
+        }, dtype, way)
+    end)
+
+    each("of an optimizer's step", function(dtype, way)
+        for _, n in ipairs { 0, 1, 24, 37 } do
+            compute.try(device, "adamw", adamw(n), dtype, way)
+            for _, factors in ipairs { { 2, -0.5 }, { 2, 0 }, { 0, 3 } } do
+                compute.try(device, "axpby", axpby(n, factors[1], factors[2], n == 24), dtype, way)
+            end
+            for shift = 0, 1 do
+                compute.try(device, "sum_squares", sum_squares(n, shift), dtype, way)
+            end
+        end
+    end)
+end)
