@@ -194,8 +194,10 @@ local function new_verdict()
     return verdict
 end
 
+-- Ops take tensors of the host, wherever the rank's new tensors lie.
 local function test_kernel(lab, verdict)
     local f, tokens = KERNELS[lab.case.what], lab.case.tokens
+    tensor.live_in(nil)
     for _, dtype in ipairs { "f64", "f32", "bf16" } do
         local expected = results_of(f, tokens, dtype, "ref")
         for _, way in ipairs { "best", "naive" } do
@@ -318,6 +320,12 @@ local function dtype_of(case)
     return case.what:match "^step in (%w+)$" or "f64"
 end
 
+-- In bf16 two layers: below many the gradients of decays are small sums of large numbers, and what
+-- is left of them is rounding.
+local function pattern_of(case)
+    return dtype_of(case) == "bf16" and "G*" or "GGG*"
+end
+
 -- What rows test, in their order.
 local function list_tests()
     local names, list = {}, {}
@@ -367,7 +375,7 @@ return cplab.experiment {
     end,
     model = function(case)
         return cplab.model {
-            schedule = cplab.schedule.ratio("1:3", 4), hidden = 64, vocab = 128,
+            schedule = cplab.schedule.pattern(pattern_of(case), #pattern_of(case)), hidden = 64, vocab = 128,
             policy = case.what:match "^step (%w+)$" or "zigzag", dtype = dtype_of(case),
             gqa = { heads = 4, kv_heads = 2, head_dim = 64 },
             gdn = { key_heads = 2, value_heads = 4, key_dim = 64, value_dim = 64 },
