@@ -154,6 +154,13 @@ describe("./cplab bench step on devices", function()
         end)
     end
 
+    it_there("goes on where a step cannot be captured, and says why", function()
+        local result = there(STEP .. "--policy contiguous --fault capture")
+        assert.same({ 0, "" }, { result.status, result.err })
+        assert.matches("  no graph: cuda%-emulated %d: a download in a capture: [^\n]+\n$",
+            result.out)
+    end)
+
     it_there("takes no iteration in which a host waited", function()
         assert_fault(STEP .. "--policy contiguous --fault wait", "error",
             "^hosts waited for their devices 2 times in 1 iterations; they must not$")

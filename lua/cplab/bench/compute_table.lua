@@ -113,9 +113,10 @@ function M.new(kind, rows, scan, on_device)
         joined(figures, ERROR, scan and SCAN or {}), rows)
 end
 
---- A row, and behind it why it has no times.
+--- A row, and behind it why it has no times, or none of a graph.
 function M.line(shown, row)
-    return shown:line(row) .. (row.reason and ("  %s: %s"):format(row.status, row.reason) or "")
+    return shown:line(row) .. (row.reason and ("  %s: %s"):format(row.status, row.reason)
+        or row.graph_reason and "  no graph: " .. row.graph_reason or "")
 end
 
 local ORDER = { "schema", "status", "reason", "part", "tokens", "dtype", "heads", "kv_heads",

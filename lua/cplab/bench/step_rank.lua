@@ -106,10 +106,18 @@ local function time_here(comm, stack, one, case, measured)
     measured.times, measured.step_ms = measure.times(measure.gather(comm._ptr, records))
 end
 
+-- A spec's fault.
+local function wait(stack)
+    clib.check(C.cpl_tensor_download(stack.loss_sum, ffi.new "double[1]"))
+end
+
 -- Collective. The step as a graph, of which a replay must leave what a step leaves; nil where it
 -- cannot be one, and why is measured.
-local function graph_of(comm, stack, measured)
-    local ok, graph = pcall(capture.of, comm._ptr, function() stack:run_step(STEP) end)
+local function graph_of(comm, stack, case, measured)
+    local ok, graph = pcall(capture.of, comm._ptr, function()
+        stack:run_step(STEP)
+        if case.fault == "capture" then wait(stack) end
+    end)
     if not comm:agree(ok) then
         measured.graph_reason = (tostring(graph):gsub("^[^\n]-%.lua:%d+: ", ""))
         return nil
@@ -122,14 +130,9 @@ local function graph_of(comm, stack, measured)
     return graph
 end
 
--- A spec's fault.
-local function wait(stack)
-    clib.check(C.cpl_tensor_download(stack.loss_sum, ffi.new "double[1]"))
-end
-
 -- Nobody waits for a device here: a step is over when the devices say so.
 local function time_there(comm, stack, _, case, measured)
-    local graph = graph_of(comm, stack, measured)
+    local graph = graph_of(comm, stack, case, measured)
     if measured.wrong then return end
     local parts = yardsticks(comm, case, measured)
     parts[3] = { name = "step", run = function()
