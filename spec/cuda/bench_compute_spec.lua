@@ -5,9 +5,9 @@ local device = require "spec.support.on_device"
 
 local it_there = device.it(it, pending)
 
-local GQA = "gqa --tokens 40 --small 24 --heads 2 --kv-heads 1 --head-dim 8 --gemm 8 -n 2 -w 1 "
-local GDN = "gdn --tokens 40 --small 24 --key-heads 1 --value-heads 2 --key-dim 4 --value-dim 4 "
-    .. "--chunk 8 --gemm 8 -n 2 -w 1 "
+local GQA = "gqa --tokens 40 --small 24 --heads 2 --kv-heads 1 --head-dim 8 --gemm 8 -n 2 -w 0 "
+local GDN = "gdn --tokens 24 --small 12 --key-heads 1 --value-heads 1 --key-dim 4 --value-dim 4 "
+    .. "--chunk 8 --gemm 8 -n 2 -w 0 "
 local STEP = "step --tokens 8 --cp 2 --layers 1 --hidden 8 --vocab 11 --mlp-width 8 "
     .. "--key-heads 1 --value-heads 2 --key-dim 4 --value-dim 4 --gemm 8 -n 1 -w 0 "
 local CORES = { gqa = GQA, gdn = GDN }
@@ -79,8 +79,7 @@ describe("the compute benches on devices", function()
     it_there("see memory that grows faster than the tokens", function()
         local rows = rows_of((GQA:gsub("%-%-tokens 40", "--tokens 32")) .. "--scan")
         assert.is_true(rows[3].peak_ratio > 1.5 and rows[3].peak_ratio <= 2.1)
-        local result = there((GQA:gsub("%-%-tokens 40", "--tokens 256")) .. "--scan -w 0 -n 1 "
-            .. "--fault memory")
+        local result = there((GQA:gsub("%-%-tokens 40", "--tokens 256")) .. "--scan --fault memory")
         assert.equal(1, result.status)
         assert.matches("error: twice the tokens take [23]%.%d+ times the memory", result.out)
     end)
@@ -89,7 +88,7 @@ describe("the compute benches on devices", function()
         local result = there(GQA)
         assert.same({ 0, "" }, { result.status, result.err })
         for _, line in ipairs { "# transport cuda-emulated, products of matrices by cplab's own "
-            .. "kernel, gemm of 8^3, 2 iterations after 1\n",
+            .. "kernel, gemm of 8^3, 2 iterations after 0\n",
             "# emulated on the CPU: the rows are checked, the times mean nothing\n",
             "\n# cuda-emulated 0, ", "# copies from device to device of ",
             "  host ms  copy GB/s " } do
@@ -98,7 +97,7 @@ describe("the compute benches on devices", function()
     end)
 
     it_there("say what a kernel takes", function()
-        local result = there(GDN:gsub("key%-dim 4", "key-dim 257"))
+        local result = there((GDN:gsub("key%-dim 4", "key-dim 257")))
         assert.equal(1, result.status)
         assert.matches("error: gdn: a device takes key_dim and value_dim from 1 to 256, not 257 "
             .. "and 4\n$", result.out)
@@ -112,8 +111,8 @@ describe("the compute benches on devices", function()
         ["gdn --transport nccl"] = "bench gdn: --transport nccl is for rows on a device: it takes "
             .. "--device cuda or cuda-emulated",
         ["gqa --dtype bf16"] = "bench gqa: --dtype: there is no bf16; there are f64, f32",
-        ["step --device cuda-emulated --dtype i32"] =
-            "bench step: --dtype: there is no i32; there are f64, f32, bf16",
+        ["step --device cuda-emulated --dtype fp8"] =
+            "bench step: --dtype: there is no fp8; there are f64, f32, bf16",
     } do
         it("refuse " .. words, function()
             assert.same({ status = 2, out = "", err = "cplab: " .. message .. "\n" }, bench(words))
