@@ -583,7 +583,7 @@ typedef struct cpl_devices_found {
                       driver */
     int runtime;   /* of the plug-in */
     int nccl;      /* 22809 for 2.28.9; 0: no NCCL that serves */
-    int cublas;    /* 130100 for 13.1.0; 0: none, and our own kernel multiplies */
+    int cublas;    /* 130100 for 13.1.0; 0: none, our own kernel multiplies */
     char names[CPL_MAX_DEVICES][64];
     char problem[512];      /* why there are no devices; "" */
     char nccl_problem[512]; /* why there is no NCCL; "" */

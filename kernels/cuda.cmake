@@ -50,7 +50,7 @@ if(CPLAB_HAS_CUDA)
   # The kernels alone, with the toolkit's own runtime: for specs, on a GPU where there is one.
   add_library(cuda_kernels_device MODULE ${cuda_objects} ${cuda_host_sources})
   target_include_directories(cuda_kernels_device PRIVATE core core/base kernels)
-  target_link_libraries(cuda_kernels_device PRIVATE flags cplab CUDA::cudart)
+  target_link_libraries(cuda_kernels_device PRIVATE flags cplab CUDA::cudart m)
   set_target_properties(cuda_kernels_device PROPERTIES LINKER_LANGUAGE C)
   add_dependencies(cuda_kernels_device cuda_compiled)
   built_for(specs cuda_kernels_device)

@@ -130,8 +130,9 @@ end
 local vendor_homes = {
     ["mpi%.h"] = { "core/comm/mpi.c" },
     ["nccl%.h"] = { "core/comm/nccl.c", "kernels/emulation/", "spec/emulation/" },
-    ["cuda_[%w_]*%.h"] = { "core/comm/cuda", "core/comm/nccl.c", "core/tensor/cuda",
-        "kernels/device.cuh", "kernels/emulation/", "spec/emulation/" },
+    ["cublas_[%w_]*%.h"] = { "core/comm/cublas.c", "kernels/emulation/" },
+    ["cuda_[%w_]*%.h"] = { "core/comm/cuda", "core/comm/nccl.c", "core/comm/cublas.c",
+        "core/tensor/cuda", "kernels/device.cuh", "kernels/emulation/", "spec/emulation/" },
 }
 local own_headers = { ["cuda_on_host.h"] = true }
 
@@ -199,6 +200,8 @@ describe("the repository", function()
         assert.is_false(vendor_header("core/comm/mpi.c", "comm.h"))
         assert.is_true(vendor_header("kernels/exchange/move.cu", "cuda_runtime.h"))
         assert.is_true(vendor_header("core/comm/cuda.c", "nccl.h"))
+        assert.is_true(vendor_header("core/comm/nccl.c", "cublas_v2.h"))
+        assert.is_false(vendor_header("core/comm/cublas.c", "cublas_v2.h"))
         assert.is_false(vendor_header("kernels/device.cuh", "cuda_runtime.h"))
         assert.is_false(vendor_header("core/comm/cuda.c", "cuda.h"))
         assert.is_false(vendor_header("kernels/emulation/emulator.h", "cuda_runtime_api.h"))

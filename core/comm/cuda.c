@@ -133,6 +133,7 @@ static cpl_status end_all(cpl_comm *comm, void **graph)
     direct *me = comm->device;
     cpl_status status = cpl_comm_agree(comm, record(me, me->after));
     cpl_status closed = cpl_comm_agree(comm, close_graph(comm, graph));
+    cpli_cuda_give_rest(&me->cuda);
     return status != CPL_OK ? status : closed;
 }
 

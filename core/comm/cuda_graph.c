@@ -39,10 +39,10 @@ cpl_status cpli_cuda_end_capture(cpl_comm *comm, void **graph)
     cudaGraph_t captured = NULL;
     cudaGraphExec_t ready = NULL;
     device->is_capturing = false;
-    CPL_TRY(cpli_cuda_check(device,
-                            cudaStreamEndCapture(device->stream, &captured),
-                            "ending a capture"));
-    cudaError_t error = cudaGraphInstantiate(&ready, captured, 0);
+    cudaError_t error = cudaStreamEndCapture(device->stream, &captured);
+    cpli_cuda_give_rest(device);
+    CPL_TRY(cpli_cuda_check(device, error, "ending a capture"));
+    error = cudaGraphInstantiate(&ready, captured, 0);
     cudaGraphDestroy(captured);
     CPL_TRY(cpli_cuda_check(device, error, "making a graph"));
     *graph = ready;

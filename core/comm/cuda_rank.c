@@ -193,6 +193,8 @@ cpl_status cpli_cuda_wait(cpli_cuda *device, const char *doing)
 void cpli_cuda_settle(cpli_cuda *device)
 {
     cudaError_t error;
+    if (device->is_capturing)
+        return; /* waiting would end the capture */
     await_stream(device, "giving up memory", &error);
 }
 
@@ -289,9 +291,20 @@ cpl_status cpli_cuda_take(cpli_cuda *device, size_t bytes, void **out)
         snprintf(doing, sizeof doing, "taking %zu bytes", bytes);
         return cpli_cuda_check(device, error, doing);
     }
-    device->blocks[device->n_blocks++] = (cpli_cuda_block){memory, bytes};
+    device->blocks[device->n_blocks++] =
+        (cpli_cuda_block){.memory = memory, .bytes = bytes};
     *out = memory;
     return CPL_OK;
+}
+
+static void give_block(cpli_cuda *device, int64_t i)
+{
+    void *memory = device->blocks[i].memory;
+    cpli_uncount_blocks(1, (int64_t)device->blocks[i].bytes);
+    device->blocks[i] = device->blocks[--device->n_blocks];
+    /* Others that read it have told my stream when they end. */
+    cpli_cuda_settle(device);
+    cudaFree(memory);
 }
 
 void cpli_cuda_give(cpli_cuda *device, void *memory)
@@ -302,11 +315,17 @@ void cpli_cuda_give(cpli_cuda *device, void *memory)
     while (i >= 0 && device->blocks[i].memory != memory)
         i--;
     CPL_ASSERT(i >= 0);
-    cpli_uncount_blocks(1, (int64_t)device->blocks[i].bytes);
-    device->blocks[i] = device->blocks[--device->n_blocks];
-    /* Others that read it have told my stream when they end. */
-    cpli_cuda_settle(device);
-    cudaFree(memory);
+    if (device->is_capturing)
+        device->blocks[i].is_given_up = true;
+    else
+        give_block(device, i);
+}
+
+void cpli_cuda_give_rest(cpli_cuda *device)
+{
+    for (int64_t i = device->n_blocks - 1; i >= 0; i--)
+        if (device->blocks[i].is_given_up)
+            give_block(device, i);
 }
 
 cpl_status cpli_cuda_alloc(cpl_comm *comm, size_t bytes, void **out)

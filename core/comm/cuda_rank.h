@@ -20,6 +20,7 @@ enum { CPLI_CUDA_NAMES = 8 };
 typedef struct cpli_cuda_block {
     void *memory;
     size_t bytes;
+    bool is_given_up; /* while a capture was made, in which nothing may wait */
 } cpli_cuda_block;
 
 /* A rank's cuBLAS (cublas.c). */
@@ -160,6 +161,8 @@ cpl_status cpli_table_launch(cpl_comm *comm, cpli_table *table,
 /* OK; or UNSUPPORTED while a capture is made, for what it cannot hold. */
 cpl_status cpli_cuda_refuse_capture(const cpli_cuda *device, const char *doing);
 cpl_status cpli_cuda_begin_capture(cpl_comm *comm);
+/* Gives back what was given up while a capture was made that has ended. */
+void cpli_cuda_give_rest(cpli_cuda *device);
 cpl_status cpli_cuda_end_capture(cpl_comm *comm, void **graph);
 cpl_status cpli_cuda_launch(cpl_comm *comm, void *graph);
 void cpli_cuda_drop(cpl_comm *comm, void *graph);

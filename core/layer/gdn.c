@@ -76,8 +76,10 @@ static cpl_status prepare(cpl_layer *layer)
     layer->alike.mode = gdn->mode;
     cpl_status status = cpli_gdn_check_states(gdn);
     CPL_TRY(cpl_comm_agree(layer->place->comm, status));
-    CPL_TRY(gdn->mode->prepare(gdn));
-    status = cpli_gdn_list_states(gdn);
+    status = gdn->mode->prepare(gdn);
+    if (status == CPL_OK)
+        status = cpli_gdn_list_states(gdn);
+    /* Sums are collective: nobody makes one that another has given up. */
     if (cpli_gdn_has_states(gdn))
         status = cpl_comm_agree(layer->place->comm, status);
     CPL_TRY(status);

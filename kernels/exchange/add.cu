@@ -29,8 +29,8 @@ static __device__ __forceinline__ T plus(T a, T b)
     const int n = (int)(sizeof(T) / sizeof(Element));
     Element x[n];
     Element y[n];
-    memcpy(x, &a, sizeof a);
-    memcpy(y, &b, sizeof b);
+    memcpy((void *)x, &a, sizeof a);
+    memcpy((void *)y, &b, sizeof b);
 #pragma unroll
     for (int i = 0; i < n; i++)
         x[i] = sum_of(x[i], y[i]);

@@ -117,9 +117,9 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     rope(const __grid_constant__ cpl_rope p)
 {
     using S = sum_t<T>;
-    CPLI_DYNAMIC_SHARED(double, frequencies);
+    CPLI_DYNAMIC_SHARED(rotation<S>, turns); /* the wider ones come first */
     const int half = static_cast<int>(p.rotary_dim / 2);
-    auto *turns = reinterpret_cast<rotation<S> *>(frequencies + half);
+    auto *frequencies = reinterpret_cast<double *>(turns + half);
     for (int i = static_cast<int>(threadIdx.x); i < half; i += THREADS)
         frequencies[i] = frequency_of(p, i);
     for (int64_t row = blockIdx.x; row < p.n_rows; row += gridDim.x) {

@@ -93,6 +93,35 @@ local function trace(comm)
     return out
 end
 
+-- What the collector takes while a capture is made is given back after it.
+local function collect(comm)
+    local clib, capture = require "clib", require "cplab.capture"
+    local rows = require "spec.exchange.rows"
+    local C, memory = clib.C, clib.ffi.new "cpl_memory_stats"
+    local t = require "spec.support.capture_rank"(comm)
+    local z = t.z:positions(t.rank)
+    t.x:fill_positions(z)
+    t.work()
+    local garbage, graph = { rows.tensor("f32", 5, 8), rows.tensor("f32", 6, 8) }, nil
+    local function bytes()
+        comm:barrier()
+        C.cpl_memory(memory)
+        comm:barrier()
+        return tonumber(memory.live_bytes)
+    end
+    collectgarbage()
+    local before = bytes()
+    graph = capture.of(comm._ptr, function()
+        garbage = nil
+        collectgarbage()
+        t.work()
+    end)
+    t.back:poison()
+    graph:replay()
+    local works = not t.back:first_wrong(z)
+    return { works = works, given = before - bytes(), garbage = garbage }
+end
+
 local function refuse(comm)
     local capture = require "cplab.capture"
     local t = require "spec.support.capture_rank"(comm)
@@ -140,6 +169,13 @@ describe("a capture of all ranks", function()
                     assert.same({ 0, 2, 4 }, { unpack(result[i], 1, 3) })
                     assert.equal(rank == 2 and "back" or "there", result[i][4])
                 end
+            end
+        end)
+
+        it_there("keeps what is collected while it is made to its end: " .. transport, function()
+            for _, result in ipairs(device.run(transport, 2, collect)) do
+                assert.is_true(result.works)
+                assert.is_true(result.given >= 2 * 11 * 8 * 4, result.given) -- of both ranks
             end
         end)
 

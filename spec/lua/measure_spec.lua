@@ -26,12 +26,18 @@ describe("times of a run", function()
         local times = measure.times { { record(4, 0, 0, 4) }, { record(2, 0, 0, 2) } }
         assert.equal(2000, times.step_ms)
     end)
+
+    it("are of steps alone on a device", function()
+        local times, samples = measure.times({ { record(4, 1, 1, 4) } }, true)
+        assert.same({ step_ms = 4000 }, times)
+        assert.same({ 4000 }, samples)
+    end)
 end)
 
 describe("times of an iteration", function()
     -- A stack that spends made-up seconds; what was there before must not count.
     local function iteration(spend)
-        local stack = { comm = C.cpl_comm_self(), conversions = {} }
+        local stack = { comm = C.cpl_comm_self(), conversions = {}, wait = function() end }
         for _, kind in ipairs { "gqa", "gdn" } do
             stack.conversions[kind] = {
                 seconds = 100, comm_seconds = 100,
@@ -63,7 +69,7 @@ describe("times of an iteration", function()
                 local C_here, ffi_here = clib_here.C, clib_here.ffi
                 local start = C_here.cpl_clock()
                 while comm:rank() == 1 and C_here.cpl_clock() - start < 0.2 do end
-                local stack = { comm = comm._ptr, conversions = {} }
+                local stack = { comm = comm._ptr, conversions = {}, wait = function() end }
                 return require("cplab.measure").iteration(stack, function()
                     local box = ffi_here.new("double[1]", 1)
                     clib_here.check(C_here.cpl_comm_sum(comm._ptr, box, 1, C_here.CPL_F64))

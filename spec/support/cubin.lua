@@ -138,6 +138,13 @@ function M.kernels(text)
     return kernels
 end
 
+-- From sm_90 on a block's shared memory begins with 1 KiB of the system's own.
+local function leave_out_reserved(kernels)
+    for _, kernel in pairs(kernels) do
+        kernel.shared = math.max(kernel.shared - 1024, 0)
+    end
+end
+
 --- The cubins in an object, a library or a fat binary that was made with --no-compress.
 -- @tparam string text its bytes
 -- @treturn table list of { arch = 80, kernels = as M.kernels gives them }
@@ -148,7 +155,9 @@ function M.images(text)
         if not at then return images end
         if unsigned(text, at - 1 + 18, 2) == machine_cuda then
             local image = text:sub(at)
-            images[#images + 1] = { arch = image:byte(0x30 + 2), kernels = M.kernels(image) }
+            local arch, kernels = image:byte(0x30 + 2), M.kernels(image)
+            if arch >= 90 then leave_out_reserved(kernels) end
+            images[#images + 1] = { arch = arch, kernels = kernels }
         end
         at = at + 5
     end

@@ -62,6 +62,11 @@ M.computing = {
     moe_dispatch = { registers = 64, shared = 0 },
     moe_combine = { registers = 80, shared = 0 },
     moe_combine_backward = { registers = 128, shared = 0 },
+    -- Two blocks of 256 threads on a multiprocessor.
+    ["gdn_prepare_chunks bf16"] = { registers = 128, shared = 40960 },
+    ["gdn_output bf16"] = { registers = 128, shared = 21504 },
+    ["gdn_back_rows bf16"] = { registers = 128, shared = 21504 },
+    ["gdn_back_pairs bf16"] = { registers = 128, shared = 40960 },
 }
 
 --- Those that multiply by tensor cores: so many of these instructions at least. `matrix_loads` are
@@ -73,6 +78,14 @@ M.multiplying = {
     attention_forward = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
     attention_dq = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
     attention_dkv = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
+    ["gdn_prepare_chunks bf16"] = { tensor_cores = 64, matrix_loads = 36 },
+    ["gdn_chain_chunks bf16"] = { tensor_cores = 28, matrix_loads = 18 },
+    ["gdn_output bf16"] = { tensor_cores = 40, matrix_loads = 22 },
+    ["gdn_pull_values bf16"] = { tensor_cores = 16, matrix_loads = 8 },
+    ["gdn_pull_chunks bf16"] = { tensor_cores = 48, matrix_loads = 26 },
+    ["gdn_back_rows bf16"] = { tensor_cores = 24, matrix_loads = 12 },
+    ["gdn_back_pairs bf16"] = { tensor_cores = 48, matrix_loads = 28 },
+    ["gdn_back_chunks bf16"] = { tensor_cores = 128, matrix_loads = 66 },
 }
 
 return M

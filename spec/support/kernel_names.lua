@@ -32,7 +32,8 @@ end
 
 function Reader:again()
     local digits = self:take "S[0-9A-Z]*_":match "S(.*)_"
-    return self.seen[digits == "" and 1 or tonumber(digits, 36) + 2]
+    local name = self.seen[digits == "" and 1 or tonumber(digits, 36) + 2]
+    return named[name] or name
 end
 
 -- Arguments to the end of their list, each a word.
