@@ -1,10 +1,12 @@
 --- What `bench gqa`, `bench gdn` and `bench step` share: a head that says which machine this is and
--- how busy it is, rows as they come, and the exit status.
+-- how busy it is, or which devices there are; rows as they come, and the exit status.
 -- @module cplab.bench_compute
 local clib = require "clib"
+local copies = require "cplab.bench.copy"
 local environment = require "cplab.environment"
 local outcome = require "cplab.bench.outcome"
 local ranks = require "cplab.ranks"
+local surveys = require "cplab.bench.survey"
 local tables = require "cplab.bench.compute_table"
 
 local M = {}
@@ -17,9 +19,22 @@ local function load_average()
     return load
 end
 
-local function describe()
-    local env = environment.describe { device = "cpu" }
-    env.load = load_average()
+-- As many as any row has.
+local function most_ranks(cases)
+    local n = 1
+    for _, case in ipairs(cases) do n = math.max(n, case.cp or 1) end
+    return n
+end
+
+-- What all rows have in common; or nil and why there is no such device, or not for so many ranks.
+local function describe(kind, chosen)
+    local device = chosen.device
+    if not device then return environment.describe { device = "cpu" } end
+    local is_there, missing = environment.use_device(device, chosen.transport)
+    if not is_there then return nil, missing end
+    local env, problem = surveys.run { n_ranks = most_ranks(chosen.cases), device = device,
+        deadline = chosen.deadline, bytes = copies.bytes(device) }
+    if not env then return nil, ("bench %s: %s"):format(kind, problem) end
     return env
 end
 
@@ -28,9 +43,15 @@ local function begin_table(kind, env, chosen)
     local version = table.concat({ env.version, env.commit }, " ")
     print(("# cplab %s, %s, %d core%s, load %.1f"):format(version, env.cpu, env.cores,
         env.cores == 1 and "" or "s", env.load or 0 / 0))
-    print(("# transport %s, BLAS %s on one thread a rank, gemm of %d^3, %d iterations after %d")
-        :format(env.transport, env.blas, chosen.gemm, chosen.iters, chosen.warmup))
-    local shown = tables.new(kind, chosen.cases, chosen.scan)
+    local product = env.product and "products of matrices by " .. env.product
+        or ("BLAS %s on one thread a rank"):format(env.blas)
+    print(("# transport %s, %s, gemm of %d^3, %d iterations after %d"):format(env.transport,
+        product, chosen.gemm, chosen.iters, chosen.warmup))
+    if chosen.device then
+        surveys.print_cards(env)
+        surveys.print_copies(env)
+    end
+    local shown = tables.new(kind, chosen.cases, chosen.scan, chosen.device ~= nil)
     for _, line in ipairs(shown:preface { "sizes" }) do print(line) end
     print(shown:head())
     return shown
@@ -64,14 +85,16 @@ end
 
 --- Runs all cases of a table.
 -- @tparam string kind "gqa", "gdn" or "step"
--- @tparam table chosen cases, gemm, iters, warmup, scan
+-- @tparam table chosen cases, gemm, iters, warmup, scan; device (nil: the host), transport
 -- @tparam boolean as_json
 -- @tparam function row_of makes a row from a case and the row before it that it doubles; and the
 -- failure of a rank
 -- @treturn integer exit status
 -- @treturn ?string what to tell the user
 function M.run(kind, chosen, as_json, row_of)
-    local env = describe()
+    local env, missing = describe(kind, chosen)
+    if not env then return 3, missing end
+    env.load = load_average()
     local shown = not as_json and begin_table(kind, env, chosen)
     local counts, last = { ok = 0, wrong = 0, error = 0, skipped = 0 }, nil
     for i, case in ipairs(chosen.cases) do

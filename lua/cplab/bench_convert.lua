@@ -3,16 +3,13 @@
 -- Each row of the table is checked bit for bit, and with a trace, before a time of it is printed.
 -- @module cplab.bench_convert
 local cases = require "cplab.bench.cases"
-local clib = require "clib"
 local environment = require "cplab.environment"
 local figures = require "cplab.bench.figures"
 local options = require "cplab.bench.options"
 local outcome = require "cplab.bench.outcome"
 local ranks = require "cplab.ranks"
-local statistics = require "cplab.bench.statistics"
+local surveys = require "cplab.bench.survey"
 local tables = require "cplab.bench.table"
-
-local C, ffi = clib.C, clib.ffi
 
 local M = {}
 
@@ -26,54 +23,14 @@ end
 
 -- ---- before the table ---------------------------------------------------------------
 
--- What the cards are called, by the number that stands behind their device.
-local function name_cards(cards, device)
-    local found = ffi.new "cpl_devices_found"
-    if not cards or C.cpl_host_look(device, found) ~= C.CPL_OK then return end
-    for _, card in ipairs(cards) do
-        local number = tonumber(card.device:match "%d+$")
-        card.name = number < C.CPL_MAX_DEVICES and ffi.string(found.names[number]) or nil
-    end
-end
-
-local function survey(chosen, device)
-    local bytes = math.min(chosen.sizes[#chosen.sizes], MAX_SURVEY_BYTES)
-    local results, failure = run_ranks(chosen, "survey", { bytes = bytes, iters = 9 })
-    if not results then return nil, failure.reason end
-    local measured = results[1]
-    local function rate(seconds, n) return n * bytes / statistics.quantile(seconds, 0.5) / 1e9 end
-    local env = environment.describe { device = device }
-    env.cards = measured.cards
-    name_cards(env.cards, device)
-    -- Of the emulator rows are worth something, and times are not.
-    env.is_emulated = device == "cuda-emulated" or nil
-    env.transport = measured.transport
-    env.copy_bytes = bytes
-    env.copy_one_rank = rate(measured.alone, 1)
-    env.copy_all_ranks = rate(measured.all, chosen.cp * chosen.tp)
-    return env
-end
-
-local function print_cards(env)
-    for _, card in ipairs(env.cards or {}) do
-        print(("# %s, %s: rank%s %s"):format(card.device, card.name or "unknown",
-            #card.ranks == 1 and "" or "s", table.concat(card.ranks, ", ")))
-    end
-    if env.is_emulated then
-        print("# emulated on the CPU: the rows are checked, the times mean nothing")
-    end
-end
-
 local function print_survey(env, chosen)
     local version = table.concat({ env.version, env.commit }, " ")
     print(("# cplab %s, %s, %d core%s"):format(version, env.cpu, env.cores,
         env.cores == 1 and "" or "s"))
     print(("# transport %s, %d ranks (cp %d, tp %d), %d iterations after %d"):format(env.transport,
         chosen.cp * chosen.tp, chosen.cp, chosen.tp, chosen.iters, chosen.warmup))
-    print_cards(env)
-    print(("# %s of %d bytes: one rank alone %.2f GB/s, all ranks at once %.2f GB/s together")
-        :format(env.cards and "copies from device to device" or "memcpy", env.copy_bytes,
-            env.copy_one_rank, env.copy_all_ranks))
+    surveys.print_cards(env)
+    surveys.print_copies(env)
 end
 
 -- What all rows have in common, and the head. Returns the table, which prints its rows.
@@ -170,7 +127,9 @@ function M.run(arguments)
     local device = arguments.device or "cpu"
     local is_there, missing = environment.use_device(device, arguments.transport)
     if not is_there then return chosen.on_device and 3 or 2, missing end
-    local env, problem = survey(chosen, device)
+    local env, problem = surveys.run { n_ranks = chosen.cp * chosen.tp, device = device,
+        deadline = chosen.deadline,
+        bytes = math.min(chosen.sizes[#chosen.sizes], MAX_SURVEY_BYTES) }
     if not env then return chosen.on_device and 3 or 1, "bench convert: " .. problem end
     local shown
     if not arguments.json then

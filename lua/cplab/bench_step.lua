@@ -27,13 +27,16 @@ local function row_of(chosen, case, before)
     if not measured then return row, failure end
     row.errors = measured.errors
     add_counts(row, measured)
-    return figures.settle(row, measured, function() figures.add_step(row, measured) end,
-        before and before.peak_bytes)
+    return figures.settle(row, measured, function()
+        local add = case.device and figures.add_device_step or figures.add_step
+        add(row, measured)
+    end, before and before.peak_bytes)
 end
 
 --- Carries the command out.
--- @tparam table arguments words of the command line; json
--- @treturn number exit status: 1 where a row is wrong or ended with an error
+-- @tparam table arguments words of the command line; json, device, transport
+-- @treturn number exit status: 1 where a row is wrong or ended with an error, 3 where there is no
+-- such device, or it does not serve so many ranks
 -- @treturn ?string what to tell the user
 function M.run(arguments)
     local _, processes = environment.transport()

@@ -76,11 +76,8 @@ local function nccl(found)
 end
 
 local function cublas(found)
-    if found.cublas == 0 then
-        return ffi.string(found.cublas_problem) .. "; matrix products by cplab's own kernel"
-    end
-    return ("cuBLAS %d.%d.%d"):format(found.cublas / 10000, found.cublas / 100 % 100,
-        found.cublas % 100)
+    return environment.cublas(found)
+        or ffi.string(found.cublas_problem) .. "; matrix products by cplab's own kernel"
 end
 
 local function cuda()

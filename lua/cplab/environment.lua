@@ -72,6 +72,15 @@ function M.use_device(device, transport)
     return false, clib.ffi.string(C.cpl_last_error())
 end
 
+--- The version of cuBLAS that a plug-in of devices found.
+-- @param found `cpl_devices_found`
+-- @treturn ?string "cuBLAS 13.1.0"
+function M.cublas(found)
+    if found.cublas == 0 then return nil end
+    return ("cuBLAS %d.%d.%d"):format(found.cublas / 10000, found.cublas / 100 % 100,
+        found.cublas % 100)
+end
+
 --- The `env` of every result of one run; dtype and seed are the case's own.
 -- @tparam table options device
 -- @treturn table

@@ -111,7 +111,7 @@ function M.add(parser, whole, seconds)
     add_route(bench, whole)
     add_plan(bench, whole)
     add_convert(bench, whole, seconds)
-    require("cplab.bench.compute_cli").add(bench, whole, seconds)
+    require("cplab.bench.compute_cli").add(bench, whole, seconds, add_device)
 end
 
 return M

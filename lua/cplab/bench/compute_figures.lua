@@ -1,6 +1,6 @@
 --- From what was measured of kernels, layers and steps to what a row says. Times are the CPU time
--- of the threads in milliseconds, rates 10^9 operations a second, and a ratio is one of medians
--- that were measured in the same iterations.
+-- of the threads in milliseconds, or what a device took by its own clock; rates 10^9 operations a
+-- second, and a ratio is one of medians that were measured in the same iterations.
 -- @module cplab.bench.compute_figures
 local statistics = require "cplab.bench.statistics"
 
@@ -45,13 +45,25 @@ local function add_rate(row, name, flops)
     row[name .. "_percent"] = 100 * row[name .. "_gflops"] / row.gemm_gflops
 end
 
+-- Of a device: how fast it copies, and how long the host took to ask for each of these.
+local function add_device(row, measured, names)
+    row.copy_gbs = measured.copy_bytes / statistics.quantile(measured.busy.copy, 0.5) / 1e9
+    for _, name in ipairs(names) do
+        row[name .. "_host_ms"] = statistics.quantile(M.milliseconds(measured.asking[name]), 0.5)
+    end
+end
+
 --- The figures of a core.
 function M.add_core(row, measured, forward, backward)
     M.add_gemm(row, measured.busy.gemm, measured.gemm_flops)
     M.add_times(row, "forward", measured.busy.forward)
     M.add_times(row, "both", measured.busy.both)
-    row.forward_wall_ms = statistics.quantile(M.milliseconds(measured.wall.forward), 0.5)
-    row.both_wall_ms = statistics.quantile(M.milliseconds(measured.wall.both), 0.5)
+    if measured.asking then
+        add_device(row, measured, { "forward", "both" })
+    else
+        row.forward_wall_ms = statistics.quantile(M.milliseconds(measured.wall.forward), 0.5)
+        row.both_wall_ms = statistics.quantile(M.milliseconds(measured.wall.both), 0.5)
+    end
     add_rate(row, "forward", forward)
     add_rate(row, "both", forward + backward)
 end
@@ -80,9 +92,21 @@ function M.add_step(row, measured)
     row.copy_gbs = measured.copy_bytes / statistics.quantile(copies, 0.5) / 1e9
 end
 
+--- The figures of a step on devices: launched one by one, and replayed from a graph if it can be.
+function M.add_device_step(row, measured)
+    M.add_gemm(row, measured.busy.gemm, measured.gemm_flops)
+    M.add_times(row, "step", measured.busy.step)
+    add_device(row, measured, { "step" })
+    row.graph_reason = measured.graph_reason
+    if measured.busy.graph then
+        M.add_times(row, "graph", measured.busy.graph)
+        add_device(row, measured, { "graph" })
+    end
+end
+
 --- The status of a row by what was measured, and its figures only where it is "ok".
 -- @tparam table row
--- @tparam table measured wrong (a sentence, or nil), allocations, peak_bytes
+-- @tparam table measured wrong (a sentence, or nil), allocations, host_syncs, peak_bytes
 -- @tparam function add adds the figures
 -- @tparam ?number peak_before peak bytes with half the tokens
 function M.settle(row, measured, add, peak_before)
@@ -94,6 +118,10 @@ function M.settle(row, measured, add, peak_before)
         row.status = "error"
         row.reason = ("%d blocks of memory were taken in %d iterations; there must be none")
             :format(measured.allocations, row.iters)
+    elseif (measured.host_syncs or 0) > 0 then
+        row.status = "error"
+        row.reason = ("hosts waited for their devices %d times in %d iterations; they must not")
+            :format(measured.host_syncs, row.iters)
     elseif row.peak_ratio and row.peak_ratio > M.LINEAR then
         row.status = "error"
         row.reason = ("twice the tokens take %.2f times the memory; at most %g is linear"):format(

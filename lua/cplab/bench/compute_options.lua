@@ -11,10 +11,12 @@ local refuse = words_of.refuse
 
 local M = {}
 
-local DTYPES = { "f64", "f32" }
+local DTYPES = { cpu = { "f64", "f32" }, device = { "f64", "f32", "bf16" } }
 
---- How far a row may be from what it must be, by dtype.
-M.bounds = { f64 = 1e-12, f32 = 1e-4 }
+--- How far a row may be from what it must be, by dtype. bf16 keeps 8 bits: results, and what the
+-- gradients of attention are made of, are rounded by up to 2^-9 each, so that rows are off by twice
+-- that (measured: 0.36 %, at 24 tokens as at 1024).
+M.bounds = { f64 = 1e-12, f32 = 1e-4, bf16 = 2 ^ -7 }
 
 local COMMON = { tokens = "4096", dtype = "f32", iters = 5, warmup = 1, gemm = 2048, small = 200,
     deadline = 300 }
@@ -26,6 +28,36 @@ M.defaults = {
     gdn = words_of.with_defaults({ key_heads = 16, value_heads = 32, key_dim = 128,
         value_dim = 128, chunk = 64, layout = "contiguous" }, COMMON),
 }
+
+-- What stands instead on a device: as much as keeps it busy, or as little as its emulator bears.
+local ON_DEVICE = {
+    cuda = { tokens = "32768", dtype = "bf16", iters = 20, warmup = 5, gemm = 8192 },
+    ["cuda-emulated"] = { tokens = "96", small = 40, gemm = 32, iters = 3, heads = 2,
+        kv_heads = "2,1", head_dim = 16, key_heads = 1, value_heads = 2, key_dim = 16,
+        value_dim = 16 },
+}
+
+--- The given words over what stands where nothing is said.
+-- @tparam table given device among them
+-- @tparam table defaults of the host
+-- @tparam table on_device by device, what stands there instead
+function M.with_defaults(given, defaults, on_device)
+    local there = {}
+    for name, value in pairs(on_device[given.device] or {}) do
+        if defaults[name] ~= nil then there[name] = value end
+    end
+    return words_of.with_defaults(given, words_of.with_defaults(there, defaults))
+end
+
+--- The device that is asked for; nil: the host.
+function M.read_device(words)
+    local device = words.device ~= "cpu" and words.device or nil
+    if words.transport and not device then
+        refuse("--transport %s is for rows on a device: it takes --device cuda or cuda-emulated",
+            words.transport)
+    end
+    return device
+end
 
 local MAX_CHUNK = 64
 
@@ -100,7 +132,7 @@ end
 
 -- What rows are made of beside sizes, tokens and dtype.
 local ROW = { "iters", "warmup", "gemm", "small", "fault", "cp", "layout", "hidden",
-    "a2a" }
+    "a2a", "device" }
 
 local function add_case(list, kind, words, row_sizes, more)
     local case = { kind = kind, bound = M.bounds[more.dtype] }
@@ -127,11 +159,16 @@ end
 
 --- Storage types that kernels compute with.
 function M.read_dtypes(words)
-    return words_of.names(words.dtype, "--dtype", DTYPES)
+    return words_of.names(words.dtype, "--dtype",
+        words.device and DTYPES.device or DTYPES.cpu)
 end
 
 local function check_layer_words(kind, words, processes)
     if words.cp then
+        if words.device then
+            refuse("--cp compares a layer with one rank of the cpu; on a device bench step "
+                .. "measures layers on ranks")
+        end
         words_of.check_group(words.cp, 1, processes)
         words_of.names(words.layout, "--layout", options.kinds())
         return words_of.names(words.cp_mode or "all", "--cp-mode", schedules.cp_modes(kind))
@@ -145,7 +182,8 @@ local function check_layer_words(kind, words, processes)
 end
 
 local function read(kind, given, processes)
-    local words = words_of.with_defaults(given, M.defaults[kind])
+    local words = M.with_defaults(given, M.defaults[kind], ON_DEVICE)
+    words.device = M.read_device(words)
     local modes, list = check_layer_words(kind, words, processes), {}
     local dtypes = M.read_dtypes(words)
     local tokens = M.read_tokens(words)
@@ -161,7 +199,8 @@ local function read(kind, given, processes)
         end
     end
     return { cases = list, deadline = words.deadline, cp = words.cp, iters = words.iters,
-        warmup = words.warmup, gemm = words.gemm, scan = words.scan }
+        warmup = words.warmup, gemm = words.gemm, scan = words.scan, device = words.device,
+        transport = words.transport }
 end
 
 --- Reads the words of a command line.
@@ -169,7 +208,8 @@ end
 -- @tparam table given words by option; what is missing has its default
 -- @tparam ?number processes how many mpirun started; nil: ranks are threads
 -- @treturn ?table cases (the rows in order; `follows`: it has twice the tokens of the one before),
--- deadline, cp (nil: cores, not layers), iters, warmup, gemm, scan
+-- deadline, cp (nil: cores, not layers), iters, warmup, gemm, scan, device (nil: the host),
+-- transport
 -- @treturn ?string what is wrong, one sentence
 function M.read(kind, given, processes)
     return words_of.reading("bench " .. kind, read, kind, given, processes)

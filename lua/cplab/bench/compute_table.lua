@@ -60,6 +60,9 @@ local CORE = {
     { "gemm_gflops", "gemm GF/s", rate, 9 }, { "forward_percent", "%fwd", percent, 5 },
     { "both_percent", "%both", percent, 5 },
 }
+-- Of devices: copies, and how long the host took to ask.
+local COPY = { "copy_gbs", "copy GB/s", rate, 9 }
+local CORE_HOST = { { "both_host_ms", "host ms", ms, 8 }, COPY }
 local LAYER = {
     { "one_min_ms", "cp 1 min", ms, 8 }, { "one_ms", "cp 1 ms", ms, 8 },
     { "one_p99_ms", "cp 1 p99", ms, 8 }, { "busy_min_ms", "busy min", ms, 8 },
@@ -72,7 +75,15 @@ local STEP = {
     { "convert_ms", "convert", ms, 7 }, { "comm_ms", "comm", ms, 7 },
     { "busy_ms", "busy ms", ms, 8 }, { "busy_ratio", "busy/cp 1", times, 9 },
     { "conversions", "convs", text, 5 }, { "conversion_bytes", "conv MiB", megabytes, 8 },
-    { "gemm_gflops", "gemm GF/s", rate, 9 }, { "copy_gbs", "copy GB/s", rate, 9 },
+    { "gemm_gflops", "gemm GF/s", rate, 9 }, COPY,
+}
+local DEVICE_STEP = {
+    { "step_min_ms", "step min", ms, 8 }, { "step_ms", "step ms", ms, 8 },
+    { "step_p99_ms", "step p99", ms, 8 }, { "step_host_ms", "host ms", ms, 8 },
+    { "graph_min_ms", "graph min", ms, 9 }, { "graph_ms", "graph ms", ms, 8 },
+    { "graph_p99_ms", "graph p99", ms, 9 }, { "graph_host_ms", "host ms", ms, 8 },
+    { "conversions", "convs", text, 5 }, { "conversion_bytes", "conv MiB", megabytes, 8 },
+    { "gemm_gflops", "gemm GF/s", rate, 9 }, COPY,
 }
 local ERROR = { { "error", "error", error_of, 7 }, { "peak_bytes", "peak MiB", megabytes, 8 } }
 local SCAN = { { "peak_ratio", "x half", ratio, 6 } }
@@ -89,16 +100,23 @@ end
 -- @tparam string kind "gqa", "gdn" or "step"
 -- @tparam {table,...} rows what they measure need not be known yet
 -- @tparam ?boolean scan whether it says how memory grows
-function M.new(kind, rows, scan)
+-- @tparam ?boolean on_device
+function M.new(kind, rows, scan, on_device)
     local is_layer = kind ~= "step" and rows[1].cp ~= nil
-    local figures = kind == "step" and STEP or is_layer and LAYER or CORE
+    local figures
+    if kind == "step" then
+        figures = on_device and DEVICE_STEP or STEP
+    else
+        figures = is_layer and LAYER or on_device and joined(CORE, CORE_HOST) or CORE
+    end
     return columns.new(joined(NAMES[kind], is_layer and NAMES.layer or {}),
         joined(figures, ERROR, scan and SCAN or {}), rows)
 end
 
---- A row, and behind it why it has no times.
+--- A row, and behind it why it has no times, or none of a graph.
 function M.line(shown, row)
-    return shown:line(row) .. (row.reason and ("  %s: %s"):format(row.status, row.reason) or "")
+    return shown:line(row) .. (row.reason and ("  %s: %s"):format(row.status, row.reason)
+        or row.graph_reason and "  no graph: " .. row.graph_reason or "")
 end
 
 local ORDER = { "schema", "status", "reason", "part", "tokens", "dtype", "heads", "kv_heads",

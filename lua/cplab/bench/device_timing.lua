@@ -149,4 +149,20 @@ function M.run(comm, parts, warmup, iters)
     return results, about
 end
 
+--- Collective. Runs the parts of a compute bench, and adds what they took to what else was
+-- measured: busy (seconds of the group, by the devices' clocks) and asking (of the slowest host),
+-- by the names of the parts; allocations, host_syncs.
+-- @tparam table measured
+-- @tparam Comm comm
+-- @tparam {table,...} parts
+-- @tparam table case warmup, iters
+function M.measure(measured, comm, parts, case)
+    local results, about = M.run(comm, parts, case.warmup, case.iters)
+    measured.busy, measured.asking = {}, {}
+    for name, result in pairs(results) do
+        measured.busy[name], measured.asking[name] = result.group, result.asking
+    end
+    measured.allocations, measured.host_syncs = about.allocations, about.host_syncs
+end
+
 return M

@@ -68,8 +68,8 @@ function M.inputs(case)
         { "q", n, keys, draw = draw_units("gdn.q", case.key_dim) },
         { "k", n, keys, draw = draw_units("gdn.k", case.key_dim) },
         { "v", n, values, draw = draw_evenly("gdn.v", -1.7, 1.7) },
-        { "g", n, case.value_heads, draw = draw_decays },
-        { "beta", n, case.value_heads, draw = draw_evenly("gdn.beta", 0.1, 0.9) },
+        { "g", n, case.value_heads, wide = true, draw = draw_decays },
+        { "beta", n, case.value_heads, wide = true, draw = draw_evenly("gdn.beta", 0.1, 0.9) },
         { "d_o", n, values, draw = draw_evenly("gdn.d_o", -1.7, 1.7) },
     }
 end
@@ -78,7 +78,8 @@ function M.outputs(case)
     local n, keys, values = case.tokens, case.key_heads * case.key_dim,
         case.value_heads * case.value_dim
     return { { "o", n, values }, { "dq", n, keys }, { "dk", n, keys },
-        { "dg", n, case.value_heads }, { "dbeta", n, case.value_heads }, { "dv", n, values } }
+        { "dg", n, case.value_heads, wide = true }, { "dbeta", n, case.value_heads, wide = true },
+        { "dv", n, values } }
 end
 
 function M.parameters(core)

@@ -52,7 +52,7 @@ end
 
 function M.outputs(case)
     local n, queries, keys = case.tokens, case.heads * case.head_dim, case.kv_heads * case.head_dim
-    return { { "o", n, queries }, { "lse", n, case.heads }, { "dq", n, queries },
+    return { { "o", n, queries }, { "lse", n, case.heads, wide = true }, { "dq", n, queries },
         { "dk", n, keys }, { "dv", n, keys } }
 end
 
@@ -103,9 +103,10 @@ end
 local function view(core)
     local case = core.case
     local x = { n = case.tokens, D = case.head_dim, heads = case.heads, kv_heads = case.kv_heads,
-        window = case.window, scale = case.head_dim ^ -0.5 }
+        window = case.window, scale = case.head_dim ^ -0.5, kept = {} }
     for _, name in ipairs { "q", "k", "v", "d_o", "o", "lse" } do
-        x[name] = arrays.pointer(core[name])
+        x.kept[name] = arrays.here(core[name])
+        x[name] = arrays.pointer(x.kept[name])
     end
     x.weights = ffi.new("double[?]", x.n)
     return x

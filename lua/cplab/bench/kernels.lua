@@ -1,4 +1,5 @@
---- What `bench gqa` and `bench gdn` do: rows of cores, measured here, or of layers on ranks.
+--- What `bench gqa` and `bench gdn` do: rows of cores, measured here or by a rank on a device, or
+-- of layers on ranks.
 -- @module cplab.bench.kernels
 local bench = require "cplab.bench_compute"
 local core_row = require "cplab.bench.core_row"
@@ -18,10 +19,22 @@ local function begin(case, part)
     return row
 end
 
-local function core(case, before)
-    local kind, row = require("cplab.bench." .. case.kind .. "_core"), begin(case, "core")
+-- A device's work is a rank's.
+local function measure(chosen, kind, case)
+    if case.device then return bench.on_ranks(chosen, "cplab.bench.core_rank", case, 1) end
     local ok, measured = pcall(core_row.measure, kind, case)
-    if not ok then return row, { reason = (tostring(measured):gsub("^[^\n]-:%d+: ", "")) } end
+    if ok then return measured end
+    return nil, { reason = (tostring(measured):gsub("^[^\n]-:%d+: ", "")) }
+end
+
+local function core(chosen, case, before)
+    local kind, row = require("cplab.bench." .. case.kind .. "_core"), begin(case, "core")
+    local measured, failure = measure(chosen, kind, case)
+    if not measured then return row, failure end
+    if measured.refused then
+        row.status, row.reason = "error", measured.refused
+        return row
+    end
     row.errors, row.workspace_bytes = measured.errors, measured.workspace_bytes
     return figures.settle(row, measured, function()
         figures.add_core(row, measured, kind.flops(case))
@@ -43,8 +56,9 @@ end
 
 --- Carries the command out.
 -- @tparam string kind "gqa" or "gdn"
--- @tparam table arguments words of the command line; json
--- @treturn number exit status: 1 where a row is wrong or ended with an error
+-- @tparam table arguments words of the command line; json, device, transport
+-- @treturn number exit status: 1 where a row is wrong or ended with an error, 3 where there is no
+-- such device
 -- @treturn ?string what to tell the user
 function M.run(kind, arguments)
     local _, processes = environment.transport()
@@ -52,7 +66,7 @@ function M.run(kind, arguments)
     if not chosen then return 2, message end
     return bench.run(kind, chosen, arguments.json, function(case, before)
         if case.cp then return layer(chosen, case, before) end
-        return core(case, before)
+        return core(chosen, case, before)
     end)
 end
 

@@ -1,11 +1,14 @@
 --- What every rank of a row of `bench step` runs: a step of the model on all ranks, and beside it
--- the same on one rank, a product of matrices and a memcpy.
+-- the same on one rank, a product of matrices and a copy. On devices the step is launched one by
+-- one and replayed from a graph, and the rank that it is compared with is one of the host.
 -- @module cplab.bench.step_rank
 local buffer = require "string.buffer"
 
-local arrays = require "cplab.bench.arrays"
+local capture = require "cplab.capture"
 local clib = require "clib"
 local comms = require "cplab.comm"
+local copies = require "cplab.bench.copy"
+local device_timing = require "cplab.bench.device_timing"
 local figures = require "cplab.bench.compute_figures"
 local gemm = require "cplab.bench.gemm"
 local measure = require "cplab.measure"
@@ -17,11 +20,10 @@ local stacks = require "cplab.stack"
 local step_model = require "cplab.bench.step_model"
 local timing = require "cplab.bench.timing"
 
-local C = clib.C
+local C, ffi = clib.C, clib.ffi
 
 local KEY = "bench.step"
 local STEP = { backward = true }
-local COPY_BYTES = 2 ^ 25
 
 -- Faults of stacks and layers that a spec plants.
 local FAULTS = { handoff = { drop_handoff = { rank = 1 } }, rank = { swap_runs = { rank = 0 } } }
@@ -45,7 +47,7 @@ end
 local function make_reference(comm, case, model, planted)
     local one
     if comm:rank() == 0 then
-        one = live(comms.self(), case, model:with {
+        one = live(comms.self(), case, model:with { dtype = clib.wide_dtype(case.dtype),
             policy = { "contiguous", "contiguous", "contiguous" } }, 1)
         keep_reference(one)
         planted:plant_faults()
@@ -65,10 +67,9 @@ local function check(stack, measured, when)
         measured.bound)
 end
 
--- A spec's fault: the first logit is another one.
+-- A spec's fault: the logits are others.
 local function spoil(stack)
-    local logits = arrays.pointer(stack.logits)
-    logits[0] = 2 * logits[0] + 1
+    clib.check(C.cpl_tensor_fill(stack.logits, 1))
 end
 
 -- ---- a row --------------------------------------------------------------------------
@@ -83,22 +84,64 @@ local function step_part(stack, case, records)
     end
 end
 
-local function copy_part()
-    local a, b = arrays.new("f64", COPY_BYTES / 8, 1), arrays.new("f64", COPY_BYTES / 8, 1)
-    for _, array in ipairs { a, b } do C.cpl_tensor_fill(array, 1) end
-    return function() clib.check(C.cpl_tensor_copy(b, a)) end
+local function nothing() end
+
+-- What rank 0 does before each step, while the others wait.
+local function yardsticks(comm, case, measured)
+    if comm:rank() > 0 then
+        return { { name = "gemm", run = nothing }, { name = "copy", run = nothing } }
+    end
+    local where = case.device and comm._ptr or nil
+    local product, copy = gemm.new(case.gemm, case.dtype, where), copies.new(case.device, where)
+    measured.gemm_flops, measured.copy_bytes = product.flops, copy.bytes
+    return { { name = "gemm", run = product.run }, { name = "copy", run = copy.run } }
 end
 
-local function parts_of(stack, one, case, measured, records)
-    local parts = { { name = "all", run = step_part(stack, case, records) } }
-    local product = one and gemm.new(case.gemm, case.dtype)
-    local alone = { gemm = one and product.run, copy = one and copy_part(),
-        one = one and function() one:step(STEP) end }
-    for _, name in ipairs { "one", "copy", "gemm" } do
-        table.insert(parts, 1, { name = name, run = alone[name] or function() end })
+local function time_here(comm, stack, one, case, measured)
+    local parts, records = yardsticks(comm, case, measured), {}
+    parts[3] = { name = "one", run = one and function() one:step(STEP) end or nothing }
+    parts[4] = { name = "all", run = step_part(stack, case, records) }
+    measured.wall, measured.allocations, measured.busy = timing.run(comm, parts, case.warmup,
+        case.iters)
+    measured.times, measured.step_ms = measure.times(measure.gather(comm._ptr, records))
+end
+
+-- A spec's fault.
+local function wait(stack)
+    clib.check(C.cpl_tensor_download(stack.loss_sum, ffi.new "double[1]"))
+end
+
+-- Collective. The step as a graph, of which a replay must leave what a step leaves; nil where it
+-- cannot be one, and why is measured.
+local function graph_of(comm, stack, case, measured)
+    local ok, graph = pcall(capture.of, comm._ptr, function()
+        stack:run_step(STEP)
+        if case.fault == "capture" then wait(stack) end
+    end)
+    if not comm:agree(ok) then
+        measured.graph_reason = (tostring(graph):gsub("^[^\n]-%.lua:%d+: ", ""))
+        return nil
     end
-    measured.gemm_flops, measured.copy_bytes = product and product.flops, COPY_BYTES
-    return parts
+    for _, output in ipairs(stack:outputs()) do
+        clib.check(C.cpl_tensor_fill(output.tensor, 0 / 0))
+    end
+    graph:replay()
+    check(stack, measured, "replayed")
+    return graph
+end
+
+-- Nobody waits for a device here: a step is over when the devices say so.
+local function time_there(comm, stack, _, case, measured)
+    local graph = graph_of(comm, stack, case, measured)
+    if measured.wrong then return end
+    local parts = yardsticks(comm, case, measured)
+    parts[3] = { name = "step", run = function()
+        stack:run_step(STEP)
+        if case.fault == "allocation" then rows.new(nil, "f64", 1, 1) end
+        if case.fault == "wait" then wait(stack) end
+    end }
+    parts[4] = graph and { name = "graph", run = function() graph:replay() end }
+    device_timing.measure(measured, comm, parts, case)
 end
 
 -- Collective. The stack after its first two steps, and what it takes.
@@ -106,7 +149,7 @@ local function make(comm, case, model, measured)
     local before = memory.begin_all(comm)
     local stack = live(comm, case, model, case.cp, FAULTS[case.fault])
     if case.fault == "memory" then stack.taken = rows.new(nil, "f64", case.tokens, case.tokens) end
-    for _ = 1, 2 do measure.iteration(stack, function() return stack:step(STEP) end) end
+    for _ = 1, 2 do measure.iteration(stack, function() stack:run_step(STEP) end) end
     measured.peak_bytes = memory.peak_all(comm, before)
     measured.counts = metrics.counts(stack)
     measured.experts = metrics.experts(stack)
@@ -119,11 +162,8 @@ local function measure_row(comm, case)
     local one = make_reference(comm, case, model, stack)
     check(stack, measured, "before timing")
     if measured.wrong then return measured end
-    local records = {}
-    local parts = parts_of(stack, one, case, measured, records)
-    measured.wall, measured.allocations, measured.busy = timing.run(comm, parts, case.warmup,
-        case.iters)
-    measured.times, measured.step_ms = measure.times(measure.gather(comm._ptr, records))
+    local time = case.device and time_there or time_here
+    time(comm, stack, one, case, measured)
     if case.fault == "loop" then spoil(stack) end
     check(stack, measured, "after timing")
     return measured
@@ -132,7 +172,8 @@ end
 --- @param ptr the `cpl_comm *` of this rank
 -- @tparam string payload the case
 -- @treturn string errors, bound, wrong or times (of measure), step_ms, wall and busy seconds of
--- gemm, copy, one and all; counts, experts, allocations, peak_bytes, gemm_flops, copy_bytes
+-- gemm, copy, one and all; on devices busy seconds of gemm, copy, step and graph, asking,
+-- host_syncs, graph_reason; counts, experts, allocations, peak_bytes, gemm_flops, copy_bytes
 return function(ptr, payload)
     return buffer.encode(measure_row(comms.wrap(ptr), buffer.decode(payload)))
 end

@@ -25,6 +25,9 @@ describe("figures of the compute benches", function()
         row, added = settle({ allocations = 2, peak_bytes = 100 }, 100)
         assert.same({ "error", false, "2 blocks of memory were taken in 3 iterations; there must "
             .. "be none" }, { row.status, added, row.reason })
+        row, added = settle({ allocations = 0, host_syncs = 1, peak_bytes = 100 }, 100)
+        assert.same({ "error", false, "hosts waited for their devices 1 times in 3 iterations; "
+            .. "they must not" }, { row.status, added, row.reason })
         row, added = settle({ wrong = "o: wrong", peak_bytes = 300 }, 100)
         assert.same({ "wrong", false, "o: wrong" }, { row.status, added, row.reason })
     end)
@@ -40,6 +43,20 @@ describe("figures of the compute benches", function()
             row.both_gflops, row.both_percent })
         assert.same({ 2000, 7000 }, { row.forward_wall_ms, row.both_wall_ms })
         assert.same({ 6000, 4000, 5000 }, row.samples.both_ms)
+    end)
+
+    it("are of devices beside their copies, and what it took to ask", function()
+        local measured = { gemm_flops = 8e9, copy_bytes = 3e9,
+            busy = { gemm = { 1 }, copy = { 1.5 }, step = { 3, 1, 2 }, graph = { 1, 1, 1 } },
+            asking = { step = { 4, 5, 6 }, graph = { 7, 7, 7 } } }
+        local row = { iters = 3 }
+        figures.add_device_step(row, measured)
+        assert.same({ 8, 2, 2000, 5000, 1000, 7000 }, { row.gemm_gflops, row.copy_gbs, row.step_ms,
+            row.step_host_ms, row.graph_ms, row.graph_host_ms })
+        row, measured.busy.graph, measured.graph_reason = { iters = 3 }, nil, "why"
+        figures.add_device_step(row, measured)
+        assert.same({ "why", 2000 }, { row.graph_reason, row.step_ms })
+        assert.is_nil(row.graph_ms or row.graph_host_ms)
     end)
 
     it("compare a layer's work with that on one rank", function()

@@ -25,6 +25,21 @@ describe("options of the compute benches", function()
             case.value_heads, case.key_dim, case.value_dim, case.chunk })
     end)
 
+    it("have others on a device, which keep it busy, or which its emulator bears", function()
+        local chosen = assert(options.read("gqa", { device = "cuda" }))
+        local case = chosen.cases[1]
+        assert.same({ 32768, "bf16", 128, 2 ^ -7, 8192, 20, "cuda", "cuda" }, { case.tokens,
+            case.dtype, case.head_dim, case.bound, chosen.gemm, chosen.iters, case.device,
+            chosen.device })
+        case = assert(options.read("gdn", { device = "cuda-emulated", key_dim = 5 })).cases[1]
+        assert.same({ 96, 5, 16, "f32" }, { case.tokens, case.key_dim, case.value_dim,
+            case.dtype })
+        assert.is_nil(options.read("gqa", { device = "cpu" }).device)
+        chosen = assert(steps.read { device = "cuda-emulated", transport = "nccl" })
+        assert.same({ 1, "zigzag", 2, 16, "nccl" }, { #chosen.cases, chosen.cases[1].policy,
+            chosen.cases[1].cp, chosen.cases[1].tokens, chosen.transport })
+    end)
+
     it("make a row of each combination", function()
         local chosen = options.read("gqa", { tokens = "8,16", dtype = "f64,f32",
             kv_heads = "4,2,1", heads = 4 })
