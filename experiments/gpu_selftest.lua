@@ -153,10 +153,38 @@ function KERNELS.grouped_matmul(new, T, at)
         op.grouped_matmul_backward(x, w, offsets, new("dy", { T, 40 }), at {})
 end
 
+function KERNELS.merge(new, T, at)
+    local o, lse = new("o", { T, 2, 64 }), new("lse", { T, 2 }, "wide")
+    local o_b, lse_b = new("o_b", { T, 2, 64 }), new("lse_b", { T, 2 }, "wide")
+    local merged, merged_lse = op.merge(o, lse, o_b, lse_b, at {})
+    return merged, merged_lse, op.merge_backward(o, lse, o_b, lse_b, new("d_o", { T, 2, 64 }),
+        new("d_lse", { T, 2 }, "wide"), at {})
+end
+
+-- Who goes to whom is settled by numbers that are the same in every dtype.
+KERNELS["mixture of experts"] = function(new, T, at)
+    local chosen, n_experts, top_k = {}, 8, 2
+    for i = 0, T * top_k - 1 do chosen[i + 1] = (i % 2 * 3 + math.floor(i / 2) * 5) % n_experts end
+    local places = op.moe_group(chosen, at { experts = n_experts, top_k = top_k })
+    local x, weights = new("x", { T, 48 }), new("weights", { T, top_k }, "wide", 0, 1)
+    local sorted = op.moe_dispatch(x, places, at { top_k = top_k })
+    local dh, dweights = op.moe_combine_backward(sorted, weights, places, new("dy", { T, 48 }),
+        at {})
+    return sorted, op.moe_combine(sorted, weights, places, at {}), dh, dweights
+end
+
+function KERNELS.adamw(new, T, at)
+    local w, grad = new("w", { T, 64 }), new("grad", { T, 64 }, "wide")
+    local m, v = new("m", { T, 64 }, "wide"), new("v", { T, 64 }, "wide", 0, 1)
+    return op.adamw(w, grad, m, v, at { lr = 0.1, step = 3, weight_decay = 0.1 })
+end
+
 function KERNELS.embedding(new, T, at)
     local tokens = {}
     for i = 1, T do tokens[i] = (7 * i) % 50 - 1 end
-    return op.embedding(new("table", { 50, 64 }), tokens, at {})
+    local rows_of_words = new("table", { 50, 64 })
+    return op.embedding(rows_of_words, tokens, at {}),
+        op.embedding_backward(rows_of_words, tokens, new("dy", { T, 64 }), at {})
 end
 
 function KERNELS.cross_entropy(new, T, at)
@@ -371,11 +399,13 @@ return cplab.experiment {
     sweep = { order = { "what", "cp" }, what = list_tests(), cp = { 4 } },
     params = { tokens = 96 },
     stream = function(case)
-        return cplab.stream.thd { lengths = { case.tokens / 2, case.tokens / 4, case.tokens / 4 } }
+        local quarter = case.tokens / 4
+        return cplab.stream.thd { lengths = { 2 * quarter, quarter, quarter } }
     end,
     model = function(case)
+        local pattern = pattern_of(case)
         return cplab.model {
-            schedule = cplab.schedule.pattern(pattern_of(case), #pattern_of(case)), hidden = 64, vocab = 128,
+            schedule = cplab.schedule.pattern(pattern, #pattern), hidden = 64, vocab = 128,
             policy = case.what:match "^step (%w+)$" or "zigzag", dtype = dtype_of(case),
             gqa = { heads = 4, kv_heads = 2, head_dim = 64 },
             gdn = { key_heads = 2, value_heads = 4, key_dim = 64, value_dim = 64 },
