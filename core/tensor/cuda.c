@@ -169,8 +169,8 @@ static void look(cpl_devices_found *out)
                      properties.name);
     }
     out->nccl = cpli_nccl_version(out->nccl_problem, sizeof out->nccl_problem);
-    out->cublas = cpli_cublas_version(out->cublas_problem,
-                                      sizeof out->cublas_problem);
+    out->cublas =
+        cpli_cublas_version(out->cublas_problem, sizeof out->cublas_problem);
 }
 
 static bool is_of_threads(const cpl_comm *host)

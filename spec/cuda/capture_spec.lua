@@ -102,7 +102,7 @@ local function collect(comm)
     local z = t.z:positions(t.rank)
     t.x:fill_positions(z)
     t.work()
-    local garbage, graph = { rows.tensor("f32", 5, 8), rows.tensor("f32", 6, 8) }, nil
+    local garbage = { rows.tensor("f32", 5, 8), rows.tensor("f32", 6, 8) }
     local function bytes()
         comm:barrier()
         C.cpl_memory(memory)
@@ -111,7 +111,7 @@ local function collect(comm)
     end
     collectgarbage()
     local before = bytes()
-    graph = capture.of(comm._ptr, function()
+    local graph = capture.of(comm._ptr, function()
         garbage = nil
         collectgarbage()
         t.work()

@@ -136,8 +136,8 @@ describe("specs under the checker", function()
                 assert.equal(1, status, said)
                 assert.matches("cuda%-emulated [01]: kernel cpl_cuda_copy: an illegal memory "
                     .. "access was encountered: out of bounds: kernel cpli_copy_%w+, block %d, "
-                    .. "thread %d+ reads %d+ bytes? at move%.cu:%d+, from %d bytes? before the start "
-                    .. "of device memory", said)
+                    .. "thread %d+ reads %d+ bytes? at move%.cu:%d+, from %d bytes? before the "
+                    .. "start of device memory", said)
                 assert.matches("\n0 passed, 1 failed, 0 skipped\n$", said)
             end)
     end
