@@ -202,7 +202,8 @@ describe("cplab's own rules", function()
         { "a2a num_attention_heads context_parallel_size",
             { cp_comm_type = "a2a", num_attention_heads = 6, num_query_groups = 2 },
             { cp_comm_type = "a2a", num_attention_heads = 8, num_query_groups = 2 } },
-        { "graphs cuda_graph_impl cuda_graph_modules", GRAPH, { cuda_graph_impl = "none" } },
+        { "graphs cuda_graph_impl cuda_graph_modules", GRAPH,
+            { cuda_graph_impl = "full_iteration" } },
     } do
         it(("refuse what cannot be: %s"):format(case[1]), function()
             assert.same({ case[1] }, broken(case[2], "cplab"))
