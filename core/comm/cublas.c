@@ -187,7 +187,12 @@ typedef union factor {
 
 static factor factor_of(double x, cpl_dtype dtype)
 {
-    return dtype == CPL_F64 ? (factor){.f64 = x} : (factor){.f32 = (float)x};
+    factor result;
+    if (dtype == CPL_F64)
+        result.f64 = x;
+    else
+        result.f32 = (float)x;
+    return result;
 }
 
 static cublasOperation_t operation(bool transpose)

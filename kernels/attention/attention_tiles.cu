@@ -235,7 +235,8 @@ bool has_tiles(const cpl_attention &p)
            p.key_dim <= MOST_WIDTH && p.value_dim <= MOST_WIDTH &&
            is_wide(p.q, p.q_stride) && is_wide(p.k, p.k_stride) &&
            is_wide(p.v, p.v_stride) && is_wide(p.o, 0) &&
-           p.n_queries / 64 + 1 <= INT32_MAX / p.heads;
+           p.n_queries / 64 + 1 <= INT32_MAX / p.heads &&
+           p.n_blocks <= p.n_queries / SHORTEST;
 }
 
 int attention_tiles(const cpl_attention &p, const reach *groups,

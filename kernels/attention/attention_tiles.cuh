@@ -21,6 +21,9 @@ namespace cpli
 constexpr int WARPS = 4;
 constexpr int TILE_THREADS = 32 * WARPS;
 constexpr int MOST_WIDTH = 256; /* of a head */
+/* Rows that blocks have on the average: with fewer, tiles are nearly empty, and
+ * a walk over all blocks of a tile costs more than its products. */
+constexpr int SHORTEST = 4;
 constexpr float LOG2_E = 1.4426950408889634f;
 
 using bf16 = __nv_bfloat16;

@@ -381,3 +381,22 @@ describe("attention that no device takes", function()
             .. "multiple of kv_heads; here are 3 heads, 2 kv_heads, widths 16 and 16", said)
     end)
 end)
+
+-- Of a sequence of one token the output is its value, and that has the whole gradient.
+it_there("70,000 sequences of one token in bf16, both ways", function()
+    local op, n, D = require "cplab.op", 70000, 8
+    local cu = {}
+    for i = 0, n do cu[i + 1] = i end
+    local function rows(j) return numbers.tensor(1, j, { n, 1, D }, -1, 1, "bf16") end
+    local q, k, v, d_o = rows(1), rows(2), rows(3), rows(4)
+    for _, way in ipairs { "best", "naive" } do
+        local options = { device = "cuda-emulated", way = way, cu_seqlens = cu }
+        local o, lse = op.gqa(q, k, v, options)
+        assert.equal(0, numbers.error(o:totable(), v:totable()))
+        local dq, dk, dv = op.gqa_backward(q, k, v, o, lse, d_o, options)
+        assert.equal(0, numbers.error(dv:totable(), d_o:totable()))
+        for _, zero in ipairs { dq, dk } do
+            assert.is_true(numbers.largest(zero:totable()) < 1e-6)
+        end
+    end
+end)
