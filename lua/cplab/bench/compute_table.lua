@@ -57,8 +57,8 @@ local CORE = {
     { "forward_p99_ms", "fwd p99", ms, 8 }, { "both_min_ms", "both min", ms, 8 },
     { "both_ms", "both ms", ms, 8 }, { "both_p99_ms", "both p99", ms, 8 },
     { "forward_gflops", "fwd GF/s", rate, 8 }, { "both_gflops", "both GF/s", rate, 9 },
-    { "gemm_gflops", "gemm GF/s", rate, 9 }, { "forward_percent", "%fwd", percent, 5 },
-    { "both_percent", "%both", percent, 5 },
+    { "gemm_gflops", "gemm GF/s", rate, 9 }, { "forward_percent", "%fwd", percent, 7 },
+    { "both_percent", "%both", percent, 7 },
 }
 -- Of devices: copies, and how long the host took to ask.
 local COPY = { "copy_gbs", "copy GB/s", rate, 9 }
