@@ -132,9 +132,9 @@ specs_on_devices() { # variant, stage of that file, settings ...
 
 # Every access of the kernels and of the host's code is judged, which takes fifty times as long: small
 # groups only. A report ends the program with its sentence and status 1.
-specs_checked() { # variant, order of threads
-    specs_on_devices "$1" checked CPLAB_TRANSPORT=cuda-emulated CPLAB_CUDA_CHECK=1 CPLAB_SIZES=4 \
-        CPLAB_CUDA_ORDER="$2"
+specs_checked() { # variant, stage of spec/devices.txt, order of threads, most ranks
+    specs_on_devices "$1" "$2" CPLAB_TRANSPORT=cuda-emulated CPLAB_CUDA_CHECK=1 \
+        CPLAB_CUDA_ORDER="$3" CPLAB_SIZES="$4"
 }
 
 # Where the kernel spreads addresses wider than the sanitizer knows, it runs without the spreading.
@@ -179,11 +179,11 @@ test_all() {
     stage "cppcheck" lint_c
     stage "specs$(without_cuda check)" specs check
     stage "specs, devices, direct" specs_on_devices check direct CPLAB_TRANSPORT=cuda-emulated
-    stage "specs, devices, nccl" specs_on_devices check nccl CPLAB_TRANSPORT=cuda-emulated+nccl
-    local n order
-    for order in forward random:1; do
-        stage "specs, checked, $order" specs_checked check $order
-    done
+    stage "specs, devices, nccl" specs_on_devices check nccl CPLAB_TRANSPORT=cuda-emulated+nccl \
+        CPLAB_SIZES=4
+    local n
+    stage "specs, checked, forward" specs_checked check checked forward 4
+    stage "specs, checked, random:1" specs_checked check shuffled random:1 2
     for n in 1 2 3 4 8; do
         stage "specs, mpirun $n" specs_under_mpirun check $n
     done

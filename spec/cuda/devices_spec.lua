@@ -7,7 +7,7 @@ local environment = require "cplab.environment"
 
 local root, word = environment.root(), environment.shell_word
 local folders = { "spec/comm", "spec/exchange", "spec/tensor" }
-local stages = { direct = true, nccl = true, checked = true }
+local stages = { direct = true, nccl = true, checked = true, shuffled = true }
 
 -- { path, stages or nil, reason or nil } of every line but comments.
 local function listed(text)
