@@ -22,7 +22,7 @@ set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX
 
 if(CPLAB_HAS_CUDA)
   file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/*.cuh kernels/*/*.cuh
-       kernels/cuda.h kernels/kernels.h kernels/launch.h core/cplab.h)
+       kernels/cuda.h kernels/kernels.h kernels/launch.h kernels/ops.h core/cplab.h)
 
   # Machine code for sm_80 and sm_90, and PTX that later devices compile. Spills and other local
   # memory are errors. Uncompressed, so that the specs can read what is shipped.

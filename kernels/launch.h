@@ -19,6 +19,7 @@
 
 #include "cuda.h"
 #include "kernels.h"
+#include "ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,65 +27,14 @@ extern "C" {
 
 enum { CPL_CUDA_BEST, CPL_CUDA_NAIVE };
 
-/* The ops that have a launcher, and those of them that need a workspace. */
-#define CPLI_CUDA_POINTWISE(X) \
-    X(axpby)                   \
-    X(rms_norm)                \
-    X(rms_norm_backward)       \
-    X(gated_rms_norm)          \
-    X(gated_rms_norm_backward) \
-    X(l2norm)                  \
-    X(l2norm_backward)         \
-    X(rope)                    \
-    X(conv1d)                  \
-    X(conv1d_backward)         \
-    X(gates)                   \
-    X(gates_backward)          \
-    X(merge)                   \
-    X(merge_backward)          \
-    X(sigmoid_gate)            \
-    X(sigmoid_gate_backward)   \
-    X(swiglu)                  \
-    X(swiglu_backward)         \
-    X(embedding)               \
-    X(embedding_backward)      \
-    X(cross_entropy)           \
-    X(move_rows)               \
-    X(sum_squares)             \
-    X(adamw)
-#define CPLI_CUDA_DENSE(X) \
-    X(matmul) X(grouped_matmul) X(grouped_matmul_backward)
-#define CPLI_CUDA_MOE(X)  \
-    X(moe_route)          \
-    X(moe_route_backward) \
-    X(moe_group)          \
-    X(moe_load)           \
-    X(moe_balance)        \
-    X(moe_dispatch)       \
-    X(moe_combine)        \
-    X(moe_combine_backward)
-#define CPLI_CUDA_ATTENTION(X) X(attention) X(attention_backward)
-#define CPLI_CUDA_GDN(X) \
-    X(gdn)               \
-    X(gdn_backward)      \
-    X(gdn_summary)       \
-    X(gdn_summary_backward)
-#define CPLI_CUDA_LIST(X)  \
-    CPLI_CUDA_POINTWISE(X) \
-    CPLI_CUDA_DENSE(X)     \
-    CPLI_CUDA_MOE(X)
-#define CPLI_CUDA_WORKSPACE_LIST(X) \
-    CPLI_CUDA_ATTENTION(X)          \
-    CPLI_CUDA_GDN(X)
-
 #define CPLI_LAUNCHER(op)                                                    \
     CPL_API int cpl_cuda_##op(const cpl_##op *p, int32_t dtype, int32_t way, \
                               cpl_cuda_stream stream);
 #define CPLI_LAUNCHER_WORKSPACE(op) \
     CPL_API size_t cpl_cuda_##op##_workspace(const cpl_##op *p, int32_t dtype);
-CPLI_CUDA_LIST(CPLI_LAUNCHER)
-CPLI_CUDA_WORKSPACE_LIST(CPLI_LAUNCHER)
-CPLI_CUDA_WORKSPACE_LIST(CPLI_LAUNCHER_WORKSPACE)
+CPLI_PLAIN_LIST(CPLI_LAUNCHER)
+CPLI_WORKSPACE_LIST(CPLI_LAUNCHER)
+CPLI_WORKSPACE_LIST(CPLI_LAUNCHER_WORKSPACE)
 #undef CPLI_LAUNCHER
 #undef CPLI_LAUNCHER_WORKSPACE
 

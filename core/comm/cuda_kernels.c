@@ -19,8 +19,8 @@
     ENTRY(op, naive_f64, CPL_F64, CPL_CUDA_NAIVE) \
     ENTRY(op, naive_f32, CPL_F32, CPL_CUDA_NAIVE) \
     ENTRY(op, naive_bf16, CPL_BF16, CPL_CUDA_NAIVE)
-CPLI_CUDA_LIST(ENTRIES)
-CPLI_CUDA_WORKSPACE_LIST(ENTRIES)
+CPLI_PLAIN_LIST(ENTRIES)
+CPLI_WORKSPACE_LIST(ENTRIES)
 
 #define SIZE(op, name, DTYPE)                              \
     static size_t op##_workspace_##name(const cpl_##op *p) \
@@ -31,7 +31,7 @@ CPLI_CUDA_WORKSPACE_LIST(ENTRIES)
     SIZE(op, f64, CPL_F64) \
     SIZE(op, f32, CPL_F32) \
     SIZE(op, bf16, CPL_BF16)
-CPLI_CUDA_WORKSPACE_LIST(SIZES)
+CPLI_WORKSPACE_LIST(SIZES)
 
 #define REFUSAL(op, name, DTYPE)                              \
     static const char *op##_refusal_##name(const cpl_##op *p) \
@@ -59,8 +59,8 @@ REFUSALS(gdn)
     .attention_refusal = attention_refusal_##name, \
     .gdn_refusal = gdn_refusal_##name,
 #define ALL(ENTRY_OF, SIZE_OF) \
-    CPLI_CUDA_LIST(ENTRY_OF)   \
-    CPLI_CUDA_WORKSPACE_LIST(ENTRY_OF) CPLI_CUDA_WORKSPACE_LIST(SIZE_OF)
+    CPLI_PLAIN_LIST(ENTRY_OF)  \
+    CPLI_WORKSPACE_LIST(ENTRY_OF) CPLI_WORKSPACE_LIST(SIZE_OF)
 
 const cpl_kernels *cpli_cuda_kernels(cpl_dtype dtype, bool naive)
 {
