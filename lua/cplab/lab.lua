@@ -223,10 +223,6 @@ function Lab:step(options)
     if options.recompute then
         args.one_of("lab:step", "recompute", options.recompute, { "layer" }, 2)
     end
-    if settings.optimizer == "sgd" and self.model and self.model.dtype == "bf16" then
-        error("lab:step: sgd adds gradients to parameters of their own dtype, and gradients of "
-            .. "bf16 are f32; a bf16 model trains with adamw", 2)
-    end
     take_stages(self, options)
     options.betas = nil
     merge(options, settings)

@@ -504,8 +504,7 @@ function Stack:step(options)
     return self:read_step(options)
 end
 
---- Collective. One step, of which nothing is read: on a device nobody waits for it, unless `clip`
--- asks for the norm of the gradients before they are used.
+--- Collective. One step, of which nothing is read: on a device nobody waits for it.
 function Stack:run_step(options)
     self.parameters:zero_gradients()
     self:forward()

@@ -14,12 +14,16 @@ local ops = {
     "rms_norm", "rms_norm_backward", "gated_rms_norm", "gated_rms_norm_backward", "l2norm",
     "l2norm_backward", "rope", "conv1d", "conv1d_backward", "gates", "gates_backward", "merge",
     "merge_backward", "sigmoid_gate", "sigmoid_gate_backward", "swiglu", "swiglu_backward",
-    "embedding", "embedding_backward", "cross_entropy", "move_rows", "sum_squares", "adamw",
-    "axpby",
+    "embedding", "embedding_backward", "cross_entropy", "move_rows", "sum_squares",
+    "step_factors", "adamw", "sgd", "axpby",
 }
 for _, op in ipairs(ops) do
     ffi.cdef(("int cpl_cuda_%s(const cpl_%s *p, int32_t dtype, int32_t way, void *stream);")
         :format(op, op))
+end
+local need_workspace = { rms_norm_backward = true, cross_entropy = true, sum_squares = true }
+for op in pairs(need_workspace) do
+    ffi.cdef(("size_t cpl_cuda_%s_workspace(const cpl_%s *p, int32_t dtype);"):format(op, op))
 end
 
 local ways = { best = 0, naive = 1 }
@@ -100,6 +104,17 @@ local function compare(device, name, placed, bound)
             error(("%s[%d] is %.17g, the reference has %.17g"):format(name, i, x, y), 0)
         end
     end
+    return ffi.string(got, placed.n * layout.bytes)
+end
+
+-- As many bytes as the kernel asks for, all NaN; none where it asks for none.
+local function make_workspace(device, op, p, code)
+    if not need_workspace[op] then return end
+    local bytes = tonumber(device.lib[("cpl_cuda_%s_workspace"):format(op)](p, code))
+    if bytes == 0 then return end
+    local nans = ffi.new("uint8_t[?]", bytes)
+    ffi.fill(nans, bytes, 0xff)
+    p.workspace = device:upload(nans, bytes)
 end
 
 -- Sums of a few hundred numbers of about 1, in f64 and f32, and one rounding to bf16 of up to half
@@ -114,6 +129,7 @@ local bounds = { f64 = 1e-12, f32 = 3e-5, bf16 = 2 ^ -8 + 3e-5 }
 --   before its memory }, `numbers` of the struct, `bounds` by type
 -- @tparam string dtype
 -- @tparam string way
+-- @treturn table what the arrays on the device hold then, as strings of bytes by name
 function M.try(device, op, case, dtype, way)
     local p, ref = ffi.new("cpl_" .. op), ffi.new("cpl_" .. op)
     local placed = {}
@@ -127,13 +143,16 @@ function M.try(device, op, case, dtype, way)
     end
     for name, value in pairs(case.numbers) do p[name], ref[name] = value, value end
     local code = C[("CPL_%s"):format(dtype:upper())]
+    make_workspace(device, op, p, code)
     device:check(device.lib["cpl_cuda_" .. op](p, code, ways[way], nil))
     C.cpl_kernels_for("ref", C.CPL_F64)[op](ref)
+    local results = {}
     for name, at in pairs(placed) do
         local bound = case.bounds and case.bounds[at.type] or bounds[at.type]
-        compare(device, name, at, bound or 0) -- integers are the same
+        results[name] = compare(device, name, at, bound or 0) -- integers are the same
     end
     device:free_all()
+    return results
 end
 
 --- A block for each kind of device that is here: `body(device, each)`, where each(what, f) makes a
