@@ -179,6 +179,18 @@ function KERNELS.adamw(new, T, at)
     return op.adamw(w, grad, m, v, at { lr = 0.1, step = 3, weight_decay = 0.1 })
 end
 
+function KERNELS.sgd(new, T, at)
+    return op.sgd(new("w", { T, 64 }), new("grad", { T, 64 }, "wide"), at { lr = 0.1 })
+end
+
+-- More numbers than one block of the fast kernel takes.
+KERNELS["norm of gradients"] = function(new, T, at)
+    local squares = op.sum_squares(new("grad", { 64 * T + 4096 }, "wide"), at {})
+    local share, first, second = op.step_factors(at { squares = squares, clip = 0.5, step = T })
+    return tensor.from({ squares }, { 1 }, "f64"),
+        tensor.from({ share, first, second }, { 3 }, "f64")
+end
+
 function KERNELS.embedding(new, T, at)
     local tokens = {}
     for i = 1, T do tokens[i] = (7 * i) % 50 - 1 end

@@ -162,7 +162,8 @@ local function sum_squares(n, shift, values)
         arrays = { x = array(n, values or random, { type = "wide", shift = shift }),
             sum = array(1, nothing, { type = "f64" }) },
         numbers = { n = n },
-        bounds = { f64 = 1e-14 }, -- the sums are in double, of the same numbers
+        -- The sums are in double, of the same numbers: a rounding for each of them.
+        bounds = { f64 = math.max(n, 64) * 2 ^ -53 },
     }
 end
 
