@@ -94,10 +94,9 @@ local ADAMW = { optimizer = "adamw", lr = 0.02, weight_decay = 0.1, clip = 0.05 
 local SGD = { optimizer = "sgd", lr = 2, clip = 0.25 }
 local TRAINING = {
     ["adamw, clipped, in f64"] = { ADAMW, "f64" },
-    ["adamw, clipped, in bf16"] = { ADAMW, "bf16" },
+    ["sgd in f64"] = { { optimizer = "sgd", lr = 0.5 }, "f64" },
     ["sgd, clipped, in f32"] = { SGD, "f32" },
     ["sgd, clipped, in bf16"] = { SGD, "bf16" },
-    ["sgd in bf16"] = { { optimizer = "sgd", lr = 0.5 }, "bf16" },
 }
 local LOSSES = { f64 = 1e-12, f32 = 1e-4, bf16 = 0.01 }
 
@@ -208,7 +207,7 @@ local function replay_training(comm, job)
     local optimizers, rows = require "cplab.optimizer", require "cplab.rows"
     local stacks = require "cplab.stack"
     local model = cplab.model {
-        schedule = cplab.schedule.pattern("G*", 2), policy = "zigzag", hidden = 8, vocab = 11,
+        schedule = cplab.schedule.pattern("G", 1), policy = "zigzag", hidden = 8, vocab = 11,
         dtype = job.dtype, gqa = { heads = 2, kv_heads = 1, head_dim = 8 },
         gdn = { key_heads = 1, value_heads = 2, key_dim = 4, value_dim = 4 },
     }
@@ -257,8 +256,6 @@ end
 describe("training on devices that was captured", function()
     for name, job in pairs {
         ["adamw, clipped"] = { dtype = "f64",
-            settings = { optimizer = "adamw", lr = 0.02, clip = 0.05 } },
-        ["adamw, clipped, in bf16"] = { dtype = "bf16",
             settings = { optimizer = "adamw", lr = 0.02, clip = 0.05 } },
         ["sgd, clipped, in bf16"] = { dtype = "bf16",
             settings = { optimizer = "sgd", lr = 2, clip = 0.25 } },
