@@ -43,16 +43,14 @@ typedef struct cpl_rms_norm {
     const void *x;      /* [n, D] */
     const void *weight; /* [D] */
     void *y;            /* [n, D]; may be x */
-    int64_t n_rows, width;
-    int64_t x_stride, y_stride;
+    int64_t n_rows, width, x_stride, y_stride;
     double eps, weight_offset;
 } cpl_rms_norm;
 typedef struct cpl_rms_norm_backward {
     const void *x, *weight, *dy;
     void *dx;          /* may be dy */
     void *grad_weight; /* [D] */
-    int64_t n_rows, width;
-    int64_t x_stride, dy_stride, dx_stride;
+    int64_t n_rows, width, x_stride, dy_stride, dx_stride;
     double eps, weight_offset;
     void *workspace; /* where dx is dy */
 } cpl_rms_norm_backward;
@@ -81,15 +79,13 @@ typedef struct cpl_gated_rms_norm_backward {
 typedef struct cpl_l2norm {
     const void *x;
     void *y; /* may be x */
-    int64_t n_rows, heads, width;
-    int64_t x_stride, y_stride;
+    int64_t n_rows, heads, width, x_stride, y_stride;
     double eps;
 } cpl_l2norm;
 typedef struct cpl_l2norm_backward {
     const void *x, *dy;
     void *dx; /* may be dy */
-    int64_t n_rows, heads, width;
-    int64_t x_stride, dy_stride, dx_stride;
+    int64_t n_rows, heads, width, x_stride, dy_stride, dx_stride;
     double eps;
 } cpl_l2norm_backward;
 
@@ -100,8 +96,7 @@ typedef struct cpl_rope {
     const void *x; /* [n, heads, D] */
     void *y;       /* may be x */
     const int64_t *positions;
-    int64_t n_rows, heads, width, rotary_dim;
-    int64_t x_stride, y_stride;
+    int64_t n_rows, heads, width, rotary_dim, x_stride, y_stride;
     double theta;
     bool inverse;
 } cpl_rope;
@@ -162,8 +157,7 @@ typedef struct cpl_gdn {
     void *o;              /* [n, value_heads, V] dense */
     void *state_out;      /* [n_spans, value_heads, K, V] or NULL */
     const cpl_span *spans;
-    int64_t n_spans, n_rows;
-    int64_t key_heads, value_heads, key_dim, value_dim;
+    int64_t n_spans, n_rows, key_heads, value_heads, key_dim, value_dim;
     int64_t q_stride, k_stride, v_stride;
     int64_t chunk; /* rows per chunk, 1..64 */
     double scale;
@@ -230,8 +224,7 @@ typedef struct cpl_attention {
     void *o;       /* [n_queries, heads, V] dense */
     void *lse;     /* [n_queries, heads]: log sum exp of scaled scores */
     const cpl_attention_block *blocks;
-    int64_t n_blocks, n_queries, n_keys;
-    int64_t heads, kv_heads, key_dim, value_dim;
+    int64_t n_blocks, n_queries, n_keys, heads, kv_heads, key_dim, value_dim;
     int64_t q_stride, k_stride, v_stride;
     int64_t window; /* keys that a query sees, its own included; 0: no limit */
     double scale;
@@ -275,16 +268,14 @@ typedef struct cpl_merge_backward {
 
 /* y = x sigmoid(gate), [n, heads, D]; gate and x by row and head strides. */
 typedef struct cpl_sigmoid_gate {
-    const void *x, *gate;
-    void *y; /* dense */
-    int64_t n_rows, heads, width;
-    int64_t gate_stride, gate_head_stride; /* x is dense */
+    const void *x, *gate; /* x is dense */
+    void *y;              /* dense */
+    int64_t n_rows, heads, width, gate_stride, gate_head_stride;
 } cpl_sigmoid_gate;
 typedef struct cpl_sigmoid_gate_backward {
     const void *x, *gate, *dy;
     void *dx, *dgate; /* dgate has gate's strides */
-    int64_t n_rows, heads, width;
-    int64_t gate_stride, gate_head_stride;
+    int64_t n_rows, heads, width, gate_stride, gate_head_stride;
 } cpl_sigmoid_gate_backward;
 
 /* y = silu(gate) * up. */
@@ -355,8 +346,7 @@ typedef struct cpl_grouped_matmul {
     void *y;                  /* [n, out], y_stride */
     const int64_t *offsets;   /* [groups + 1] */
     int64_t groups, max_rows; /* no more rows than max_rows in all groups */
-    int64_t in, out;
-    int64_t x_stride, w_stride, w_step, y_stride;
+    int64_t in, out, x_stride, w_stride, w_step, y_stride;
 } cpl_grouped_matmul;
 typedef struct cpl_grouped_matmul_backward {
     cpl_grouped_matmul forward; /* its y is not read */
