@@ -21,6 +21,7 @@ local capture = require "cplab.capture"
 local clib = require "clib"
 local comms = require "cplab.comm"
 local exchange = require "cplab.exchange"
+local optimizers = require "cplab.optimizer"
 local rows = require "cplab.rows"
 local stacks = require "cplab.stack"
 
@@ -339,18 +340,26 @@ local function test_step(lab, verdict)
     verdict.add(m.parity_grad / bound, "gradients")
 end
 
--- A replayed step gives the loss and the norm of the gradients of one that was not captured, to the
--- bit: sums have a fixed order.
+-- Replayed steps of training give the losses and the norms of the gradients of steps that were not
+-- captured, to the bit: sums have a fixed order, and a graph clips and counts as it goes on.
 local function test_captured_step(lab, verdict)
-    local stack, options = stacks.new { model = lab.model, stream = lab.stream, comm = lab.comm,
-        cp = lab.cp, tp = 1 }, { backward = true }
-    local loss = stack:step(options)
-    local norm = stack.grad_norm
-    local graph = capture.of(lab.comm, function() stack:run_step(options) end)
-    for _ = 1, 2 do
+    local stack = stacks.new { model = lab.model, stream = lab.stream, comm = lab.comm, cp = lab.cp,
+        tp = 1 }
+    local options = optimizers.settings("gpu_selftest", { optimizer = "adamw", lr = 0.01,
+        clip = 0.1 }, 1)
+    options.backward = true
+    local function step() stack:run_step(options) end
+    local losses, norms = {}, {}
+    for i = 1, 3 do
+        losses[i] = stack:step(options)
+        norms[i] = stack.grad_norm
+    end
+    stack.parameters:draw(lab.model.seed)
+    local graph = capture.of(lab.comm, step)
+    for i = 1, 3 do
         graph:replay()
-        verdict.add(stack:read_step(options) == loss and 0 or math.huge, "loss")
-        verdict.add(stack.grad_norm == norm and 0 or math.huge, "gradients")
+        verdict.add(stack:read_step(options) == losses[i] and 0 or math.huge, "loss")
+        verdict.add(stack.grad_norm == norms[i] and 0 or math.huge, "gradients")
     end
 end
 
