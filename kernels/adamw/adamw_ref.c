@@ -1,5 +1,6 @@
 /*
  * adamw_ref.c: Adam with decoupled weight decay, one number after the other.
+ * The decay is a factor, as in PyTorch: a weight that is infinite stays so.
  */
 #include <math.h>
 
@@ -18,6 +19,6 @@ void NAME(adamw)(const cpl_adamw *p)
         m[i] = p->beta1 * m[i] + (1 - p->beta1) * g;
         v[i] = p->beta2 * v[i] + (1 - p->beta2) * g * g;
         double direction = m[i] / bias1 / (sqrt(v[i] / bias2) + p->eps);
-        w[i] -= p->lr * (p->weight_decay * w[i] + direction);
+        w[i] = (1 - p->lr * p->weight_decay) * w[i] - p->lr * direction;
     }
 }

@@ -55,6 +55,12 @@ M.computing = {
     grouped_weights_tensor = { registers = 128, shared = 40960 },
     grouped_rows_tiled = { registers = 128, shared = 16640 },
     grouped_weights_tiled = { registers = 128, shared = 16640 },
+    -- An optimizer's step: bound by memory, so many threads are to be there.
+    adamw = { registers = 80, shared = 0 },
+    sgd = { registers = 40, shared = 0 },
+    sum_squares = { registers = 40, shared = 64 },
+    add_parts = { registers = 40, shared = 64 },
+    step_factors = { registers = 40, shared = 0 },
     moe_route = { registers = 80, shared = 0 },
     moe_route_backward = { registers = 64, shared = 0 },
     moe_group_count = { registers = 64 },

@@ -245,6 +245,21 @@ compute.describe({ describe, it, pending }, "elements", function(device, each)
         end
     end)
 
+    -- Of the factors it is the share of the gradient: the others lie between 0 and 1.
+    each("of an optimizer's step where one is NaN or infinite", function(dtype, way)
+        for op, make in pairs { adamw = adamw, sgd = sgd } do
+            for name in pairs(make(1).arrays) do
+                for _, bad in ipairs { 0 / 0, 1 / 0, -1 / 0 } do
+                    local case = make(21)
+                    local array_of, place = case.arrays[name], name == "factors" and 0 or 20
+                    local values = array_of.values
+                    array_of.values = function(i) return i == place and bad or values(i) end
+                    compute.try(device, op, case, dtype, way)
+                end
+            end
+        end
+    end)
+
     each("that all parameters share in a step", function(dtype, way)
         for _, squares in ipairs { 0, 1e-300, 0.25, 4, 1e300, 1 / 0, 0 / 0 } do
             for _, step in ipairs { 0, 1, 99999, 2 ^ 40 } do
