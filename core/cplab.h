@@ -889,7 +889,8 @@ CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
 /* Collective. Counts what the captured work counted. Errors: INVALID (not ended
  * well), SYSTEM. */
 CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
-/* Local. Ends a capture that was not ended. */
+/* Local. Gives up a capture that was not ended, on a rank that failed in it
+ * say; ranks that go on after that meet first. */
 CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
 /* ---- marks: the clock of a device ---- */
