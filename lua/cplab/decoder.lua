@@ -92,9 +92,10 @@ local function new_state(self, layer)
     local c = layers.mixer_config(self.model, "gdn", layer)
     local key_heads, value_heads = math.ceil(c.key_heads / self.lab.tp), c.value_heads / self.lab.tp
     local width = 2 * key_heads * c.key_dim + value_heads * c.value_dim
-    local function tensor(n) return rows.new(self.lab.comm, self.model.dtype, self.n, n) end
-    local state = { state = tensor(value_heads * c.key_dim * c.value_dim),
-        tail = c.conv > 1 and tensor((c.conv - 1) * width) or nil }
+    local dtype = self.model.dtype
+    local function tensor(of, n) return rows.new(self.lab.comm, of, self.n, n) end
+    local state = { state = tensor(clib.wide_dtype(dtype), value_heads * c.key_dim * c.value_dim),
+        tail = c.conv > 1 and tensor(dtype, (c.conv - 1) * width) or nil }
     state.struct = ffi.new("cpl_gdn_state", { state = state.state, tail = state.tail })
     return state
 end
@@ -201,11 +202,12 @@ local function agree(self, tokens, level)
 end
 
 local function place_tokens(made, tokens)
-    local data = ffi.cast("int32_t *", made.stack.tokens.data)
-    for _, span in ipairs(made.entry_spans) do
-        local list = tokens[span.sequence + 1]
-        for i = 0, span.length - 1 do data[span.slot + i] = list[span.offset + i + 1] end
-    end
+    rows.edit(made.stack.tokens, "int32_t", function(data)
+        for _, span in ipairs(made.entry_spans) do
+            local list = tokens[span.sequence + 1]
+            for i = 0, span.length - 1 do data[span.slot + i] = list[span.offset + i + 1] end
+        end
+    end)
 end
 
 --- Collective. Makes ready what the next tokens need; nothing is changed yet.
@@ -276,16 +278,18 @@ function Decoder:last_logits()
     local stack, vocab = self.last.stack, self.model.vocab
     local result = tensors.zeros({ self.n, vocab }, self.model.dtype)
     local row_bytes = tonumber(vocab * C.cpl_dtype_bytes(stack.logits.dtype))
-    local from, to = ffi.cast("char *", stack.logits.data), ffi.cast("char *", result._ptr.data)
-    for _, span in ipairs(self.last.spans) do
-        local real = stack.exit:stream():sequence(span.sequence).real
-        if span.offset + span.length == real then
-            ffi.copy(to + span.sequence * row_bytes,
-                from + (span.slot + span.length - 1) * row_bytes, row_bytes)
+    local sum = ffi.new("char[?]", self.n * row_bytes)
+    rows.look(stack.logits, "char", function(from)
+        for _, span in ipairs(self.last.spans) do
+            local real = stack.exit:stream():sequence(span.sequence).real
+            if span.offset + span.length == real then
+                ffi.copy(sum + span.sequence * row_bytes,
+                    from + (span.slot + span.length - 1) * row_bytes, row_bytes)
+            end
         end
-    end
-    clib.check(C.cpl_comm_sum(self.lab.comm, result._ptr.data, self.n * vocab,
-        stack.logits.dtype))
+    end)
+    clib.check(C.cpl_comm_sum(self.lab.comm, sum, self.n * vocab, stack.logits.dtype))
+    clib.check(C.cpl_tensor_upload(result._ptr, sum))
     return result
 end
 
@@ -316,10 +320,6 @@ end
 -- runs ("live", "gqa")
 function M.new(lab, options, level, shares)
     level = (level or 1) + 1
-    if lab.on_device then
-        error("lab:decoder: caches and states of decoding are not on devices yet: decode with "
-            .. "--device cpu", level)
-    end
     args.fields("lab:decoder", options, FIELDS, level)
     local columns = lab.stream:batch()
     local n = columns > 1 and columns or lab.stream:n_sequences()
