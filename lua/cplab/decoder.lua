@@ -23,6 +23,7 @@
 --     decoder:feed(next)
 -- end
 local args = require "cplab.check_args"
+local captures = require "cplab.capture"
 local clib = require "clib"
 local comms = require "cplab.comm"
 local layers = require "cplab.layers"
@@ -227,8 +228,13 @@ function Decoder:prepare(tokens, level)
 end
 
 --- Collective. The forward pass over what was made ready; the sequences are longer then.
--- @raise what is not ready: not made ready last, run already, or forgotten with all tokens
+-- @raise what is not ready: not made ready last, run already, or forgotten with all tokens; in a
+-- capture, whose replays would feed tokens behind the same past
 function Decoder:run(made)
+    if captures.is_open() then
+        error("decoder.run: in a capture: each step goes on from what the host knows of the step "
+            .. "before, and replays would all go on from this one", 2)
+    end
     if made == nil or made ~= self.ready then
         error("decoder.run: runs what decoder:prepare made ready last, and that once", 2)
     end
