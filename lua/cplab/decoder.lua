@@ -10,6 +10,9 @@
 --   * the state of the delta rule and the tail of the convolution for each GDN layer, on all ranks
 --     of a CP group (cpl_gdn_state).
 --
+-- Both are where the rank's rows are. On a device no step waits; who gives it tokens, or reads
+-- logits, does.
+--
 -- What is fed alike twice runs on the same stack, which is made at the first time: from then on a
 -- step allocates nothing, unless more than 16 other ways of feeding came in between: the stacks
 -- that were used last are kept. `routes_built` counts the routes of all. Parameters are the model's
