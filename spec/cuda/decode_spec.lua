@@ -11,6 +11,10 @@ local on_device = require "spec.support.on_device"
 
 local it_there = on_device.it(it, pending)
 
+-- What is planted, and what a script asks for, runs the same kernels: where every access is checked
+-- it is left out.
+local it_unchecked = os.getenv "CPLAB_CUDA_CHECK" and function() end or it_there
+
 local BOUNDS = { f64 = 1e-12, f32 = 1e-4, bf16 = 0.02 }
 
 -- Documents that end at different steps: long, one token, none, short.
@@ -69,7 +73,7 @@ describe("decoding on devices equals one forward pass of the host", function()
         end)
     end
 
-    it_there("for more sequences than attention takes in one call, on devices that lag", function()
+    it_unchecked("for more sequences than attention takes at once, on devices that lag", function()
         local real = {}
         for i = 1, 90 do real[i] = i % 7 == 0 and 0 or 1 + i % 2 end
         on_device.set("delay", "200")
@@ -108,7 +112,7 @@ describe("decoding on devices is not the whole", function()
         forget_offset = "rotary positions begin again", cache_padding = "padding is kept",
         drop_partial = "the keys of a rank are left out",
     } do
-        it_there("where " .. what, function()
+        it_unchecked("where " .. what, function()
             local m = run { faults = { [name] = {} }, stream = labs.padded({ 17, 1, 0, 9 }, 24),
                 options = { last = 3, capacity = 24 } }
             assert.is_true(m.parity_prefill <= 1e-12)
@@ -116,7 +120,7 @@ describe("decoding on devices is not the whole", function()
         end)
     end
 
-    it_there("where a way back is skipped, and the trace says so", function()
+    it_unchecked("where a way back is skipped, and the trace says so", function()
         local m, result = run { faults = { skip_back = { layer = 0, has_past = true } } }
         assert.is_true(m.parity_prefill <= 1e-12)
         assert.is_true(m.parity_decode > 1e-3)
@@ -124,7 +128,7 @@ describe("decoding on devices is not the whole", function()
         assert.matches("^trace: layers%.0%.gdn %(output%), rank %d, slot", result.checks[1].name)
     end)
 
-    it_there("where two rows of new tokens change places: all ranks see it", function()
+    it_unchecked("where two rows of new tokens change places: all ranks see it", function()
         local case = { trace = true, swap = 0, parts = { { real = { 4 } }, { real = { 4 } } } }
         local of_ranks = on_device.run("direct", 2, "spec.support.kv_rank", { case })
         assert.equal(2 + 2 + 2 * 2, of_ranks[1][1].wrong_rows) -- x, queries, two parts at home
@@ -150,7 +154,7 @@ describe("a decoder on devices", function()
         return assert(result, text).answers[1]
     end
 
-    it_there("gives a script the logits of the host", function()
+    it_unchecked("gives a script the logits of the host", function()
         local here = drive(nil, "feed", { capacity = 8 }, FEEDS)
         for _, transport in ipairs { "direct", "nccl" } do
             local there = drive(transport, "feed", { capacity = 8 }, FEEDS)
@@ -165,7 +169,7 @@ describe("a decoder on devices", function()
         end
     end)
 
-    it_there("chooses the tokens that the host chooses", function()
+    it_unchecked("chooses the tokens that the host chooses", function()
         assert.same(drive(nil, "generate", PROMPTS, 3), drive("direct", "generate", PROMPTS, 3))
     end)
 
