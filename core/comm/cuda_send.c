@@ -2,13 +2,13 @@
  * cuda_send.c: what a host tells its device without waiting: lists that are
  * others in each step. The bytes go into an envelope, pinned memory that is
  * read when the stream comes to it, so that what was sent may change at once;
- * an envelope that has been read is used again.
+ * an envelope that has been read is used again. There are as many as were ever
+ * on their way: a stream takes so many launches, and then CUDA itself makes
+ * the host wait.
  */
 #include "cuda_rank.h"
 
-/* Envelopes on their way; for more the host waits. */
-enum { MOST_AWAY = 256 };
-enum { LEAST_ROOM = 256 };
+enum { LEAST_ROOM = 256 }; /* of an envelope, in bytes */
 
 /* The head of memory that is pinned until the device is closed: freeing it
  * waits for all devices, and one of them may wait for what this rank is to send
@@ -84,30 +84,16 @@ static cpl_status look_after(cpli_cuda *device, cpli_envelope *one)
     return CPL_OK;
 }
 
-/* The smallest one that is here and large enough, or NULL. */
-static cpl_status find_envelope(cpli_cuda *device, size_t bytes,
-                                cpli_envelope **out, int *n_away)
-{
-    *out = NULL;
-    *n_away = 0;
-    for (cpli_envelope *one = device->envelopes; one != NULL; one = one->next) {
-        CPL_TRY(look_after(device, one));
-        *n_away += one->is_away;
-        if (!one->is_away && one->room >= bytes &&
-            (*out == NULL || one->room < (*out)->room))
-            *out = one;
-    }
-    return CPL_OK;
-}
-
+/* The smallest one that is here and large enough. */
 static cpl_status take_envelope(cpli_cuda *device, size_t bytes,
                                 cpli_envelope **out)
 {
-    int n_away;
-    CPL_TRY(find_envelope(device, bytes, out, &n_away));
-    if (*out == NULL && n_away >= MOST_AWAY) {
-        CPL_TRY(cpli_cuda_wait(device, "lists on their way"));
-        CPL_TRY(find_envelope(device, bytes, out, &n_away));
+    *out = NULL;
+    for (cpli_envelope *one = device->envelopes; one != NULL; one = one->next) {
+        CPL_TRY(look_after(device, one));
+        if (!one->is_away && one->room >= bytes &&
+            (*out == NULL || one->room < (*out)->room))
+            *out = one;
     }
     return *out != NULL ? CPL_OK : make_envelope(device, bytes, out);
 }
