@@ -34,8 +34,10 @@ local function run(job)
     for name, value in pairs(job.options or {}) do options[name] = value end
     local fields = { pattern = "G*", policy = "zigzag" }
     for name, value in pairs(job.model or {}) do fields[name] = value end
+    local model = labs.model(fields)
+    model.mlp = not model.moe and model.mlp or nil
     local result, message = on_device.with(job.transport, labs.run, {
-        stream = job.stream or labs.padded(REAL, 8), model = labs.model(fields), cp = job.cp or 2,
+        stream = job.stream or labs.padded(REAL, 8), model = model, cp = job.cp or 2,
         tp = job.tp, options = { faults = job.faults }, calls = { { "decode", options } },
     })
     if not result then error(message, 2) end
@@ -53,6 +55,9 @@ local JOBS = {
     ["balanced, in f32"] = { model = { policy = "balanced", dtype = "f32" } },
     ["native at cp 4, by nccl"] = { cp = 4, transport = "nccl", model = { policy = "native" } },
     ["mla"] = { model = { pattern = "L", mla = MLA } },
+    ["experts, a tied head, keys by a2a+p2p"] = { model = { tied = true,
+        gqa = changed("gqa", { cp_mode = "a2a+p2p", a2a = 2 }),
+        moe = { experts = 5, top_k = 2, width = 7, shared_width = 4 } } },
     ["tp 2, by nccl"] = { tp = 2, transport = "nccl" },
     ["a batch of columns"] = { cp = 2, stream = { seqlen = 4, batch = 3 } },
     ["in bf16"] = { model = { dtype = "bf16" } },
