@@ -124,6 +124,10 @@ typedef struct cpli_device_ops {
     const cpl_kernels *(*kernels)(cpl_dtype dtype, bool naive);
     cpl_status (*upload)(cpl_comm *comm, void *to, const void *from,
                          size_t bytes);
+    /* The same, but nobody waits, and `from` may change at once. Refused while
+     * a capture is made (UNSUPPORTED). */
+    cpl_status (*send)(cpl_comm *comm, void *to, const void *from,
+                       size_t bytes);
     cpl_status (*download)(cpl_comm *comm, void *to, const void *from,
                            size_t bytes);
     cpl_status (*copy)(cpl_comm *comm, void *to, const void *from,

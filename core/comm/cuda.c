@@ -64,8 +64,7 @@ static cpl_status meet(cpli_member *member, const cpli_transfer *mine,
     int64_t first = receives.begin;
     me->bases[from->member->comm.rank] = (void *)from->transfer->src;
     for (int64_t i = first; mine->way != CPLI_PULL && i < receives.end; i++)
-        CPL_TRY(cpli_table_set_from(&member->comm, mine->tables, i,
-                                    from->pieces[i - first].offset));
+        cpli_table_set_from(mine->tables, i, from->pieces[i - first].offset);
     return follow(me, direct_of(from->member)->ready[from->place]);
 }
 

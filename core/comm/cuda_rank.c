@@ -249,6 +249,7 @@ void cpli_cuda_close(cpli_cuda *device)
 {
     cpli_cublas_close(device);
     cpli_cuda_drop_traces(device);
+    cpli_cuda_drop_pinned(device);
     cpli_free(device->blocks);
     if (device->stream != NULL)
         cudaStreamDestroy(device->stream);

@@ -281,7 +281,7 @@ end
 --- Collective. Prefills all but the last tokens of each sequence of the stream, decodes those, and
 -- compares every layer's output and the logits with one forward pass over the whole stream on one
 -- rank. Parameters are the initial ones. The metrics become those of the case; counts
--- (`conversions_fwd`, ...) are of the last decoding step.
+-- (`conversions_fwd`, ...) are of the last decoding step, `host_syncs_in_step` of all steps.
 -- @tparam table options last (how many tokens of each sequence are decoded; of shorter ones all),
 -- chunk (1: tokens of each sequence in one decoding step), prefill (tokens of each sequence in one
 -- step of the prefill; default: all at once), capacity (tokens that caches have room for: see

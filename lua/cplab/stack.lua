@@ -548,7 +548,7 @@ end
 
 --- Returns when the rank's device has done all that it was told; at once without one.
 function Stack:wait()
-    if rows.is_away(self.loss_sum) then rows.at_home(self.loss_sum) end
+    check(C.cpl_tensor_download(self.loss_sum, ffi.new "double[1]"))
 end
 
 --- The end of a step, of training or of decoding: what was made for it alone is forgotten.
