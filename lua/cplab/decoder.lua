@@ -165,7 +165,9 @@ local function stack_for(self, counts)
         made = { key = key, stack = stacks.new {
             model = self.model, stream = M.stream(lab, counts), comm = lab.comm, cp = lab.cp,
             tp = lab.tp, trace = self.trace, faults = lab.options.faults, past = self,
+            parameters = self.parameters,
         } }
+        self.parameters = made.stack.parameters
         made.entry_spans = made.stack.entry:spans(lab.rank, true)
         made.spans = made.stack.exit:spans(lab.rank, true)
         self.routes_built = self.routes_built + made.stack:count_routes()
