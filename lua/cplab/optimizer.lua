@@ -199,15 +199,4 @@ function M.forget(parameters)
     end
 end
 
---- The moments of other parameters, of the same layers, become these.
-function M.take(parameters, other)
-    M.forget(parameters)
-    if other.moments then
-        local moments = moments_of(parameters)
-        for name, tensor in pairs(other.moments) do
-            clib.check(C.cpl_tensor_copy(moments[name], tensor))
-        end
-    end
-end
-
 return M
