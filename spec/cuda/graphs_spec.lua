@@ -60,6 +60,13 @@ describe("steps as graphs", function()
         end)
     end
 
+    -- The stacks of both kinds count one step after the other.
+    it_there("train by adamw, clipped: each replay counts its step and finds its norm", function()
+        local m = compare { iters = 7, optimizer = "adamw", lr = 0.02, clip = 0.05 }
+        assert.same({ 2, 5 }, { m.graph_captures, m.graph_replays })
+        assert.is_true(m.losses[6] < m.losses[1])
+    end)
+
     -- That a replay tells of wrong rows is shown by spec/cuda/capture_spec.lua.
     it_there("may be traced", function()
         local m = compare { iters = 5, trace = true, backward = true }
