@@ -168,11 +168,16 @@ static bool launch_fast(const cpl_attention &p,
                         cpl_cuda_stream stream, int *failed)
 {
     constexpr bool IS_BF16 = std::is_same<T, __nv_bfloat16>::value;
-    if constexpr (IS_BF16)
+    if constexpr (IS_BF16) {
         if (has_tiles(p)) {
             *failed = attention_tiles(p, workspace, stream);
             return true;
         }
+        if (has_latent(p)) {
+            *failed = attention_latent_forward(p, workspace, stream);
+            return true;
+        }
+    }
     if (!has_fma(p, IS_BF16))
         return false;
     *failed = attention_fma_forward<T>(p, workspace, stream);

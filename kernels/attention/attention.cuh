@@ -261,6 +261,12 @@ int attention_tiles_backward(const cpl_attention_backward &b,
                              const parts<float> &workspace,
                              cpl_cuda_stream stream);
 
+/* On tensor cores, of bf16 with values in keys; forward. */
+bool has_latent(const cpl_attention &p);
+int attention_latent_forward(const cpl_attention &p,
+                             const parts<float> &workspace,
+                             cpl_cuda_stream stream);
+
 /* On plain arithmetic; one gradient, which adds to the first `kept` numbers of
  * a row of all heads. */
 bool has_fma(const cpl_attention &p, bool is_bf16);

@@ -28,18 +28,6 @@ template <int D, int M> struct part_result {
     float max[M][2], sum[M][2];
 };
 
-__device__ __forceinline__ float most_of_four_lanes(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-__device__ __forceinline__ float sum_of_four_lanes(float x)
-{
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 /* Scores of one row (sums 2 half and 2 half + 1) become weights. Returns by how
  * much earlier sums shrink. */
 template <int N>

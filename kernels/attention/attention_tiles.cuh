@@ -136,8 +136,9 @@ __device__ __forceinline__ const void *bytes_on(const uint4 *tile,
     return reinterpret_cast<const char *>(tile) + bytes;
 }
 
-/* c += the warp's rows of `a`, from `row` on, times the rows of `b`. */
-template <int D, int M, int N>
+/* c += the warp's rows of `a`, from `row` on, times the rows of `b`; of their D
+ * numbers the first so many. */
+template <int D, int M, int N, int FIRST = D>
 __device__ __forceinline__ void
 times_rows(float (&c)[M][N / 8][4], const uint4 *a, int row, const uint4 *b)
 {
@@ -145,7 +146,7 @@ times_rows(float (&c)[M][N / 8][4], const uint4 *a, int row, const uint4 *b)
     const unsigned at_a = corner<D>(row + lane % 16, lane / 16);
     const unsigned at_b = corner<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) {
+    for (int k = 0; k < FIRST / 16; k++) {
         uint32_t x[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -203,6 +204,19 @@ __device__ __forceinline__ int column_of_sum(int i)
     return lane_here() % 4 * 2 + i % 2;
 }
 
+/* Of a row of sums, whose lanes are neighbours. */
+__device__ __forceinline__ float most_of_four_lanes(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ __forceinline__ float sum_of_four_lanes(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
 /* Where a row does not see a column: x. */
 template <int M, int N>
 __device__ __forceinline__ void mask(float (&s)[M][N / 8][4], int row,
@@ -219,13 +233,10 @@ __device__ __forceinline__ void mask(float (&s)[M][N / 8][4], int row,
                     s[m][n][i] = x;
 }
 
-/* Marks the units of the warp's rows, from `slot` on, as what they are: whether
- * sums are not all finite, nor what they are added to with. */
+/* Whether the warp's sums are finite, and what they are added to with. */
 template <int D, int M>
-__device__ __forceinline__ bool
-is_left(const float (&c)[M][D / 8][4], const float (&kept)[M][2],
-        uint32_t *marks, int64_t slot, int64_t n_rows, int64_t head,
-        int64_t heads)
+__device__ __forceinline__ bool is_finite(const float (&c)[M][D / 8][4],
+                                          const float (&kept)[M][2])
 {
     float all = 0; /* x - x is 0, or NaN */
 #pragma unroll
@@ -237,11 +248,22 @@ is_left(const float (&c)[M][D / 8][4], const float (&kept)[M][2],
             for (int i = 0; i < 4; i++)
                 all += c[m][d][i] - c[m][d][i];
     }
-    const bool is_finite = __all_sync(0xffffffffu, all == 0);
+    return __all_sync(0xffffffffu, all == 0);
+}
+
+/* Marks the units of the warp's rows, from `slot` on, as what they are: whether
+ * they are left to the naive kernel. */
+template <int D, int M>
+__device__ __forceinline__ bool
+is_left(const float (&c)[M][D / 8][4], const float (&kept)[M][2],
+        uint32_t *marks, int64_t slot, int64_t n_rows, int64_t head,
+        int64_t heads)
+{
+    const bool all = is_finite<D, M>(c, kept);
     for (int m = 0; m < M; m++)
         if (lane_here() == 0)
-            mark_unit(marks, slot + 16 * m, n_rows, head, heads, is_finite);
-    return !is_finite;
+            mark_unit(marks, slot + 16 * m, n_rows, head, heads, all);
+    return !all;
 }
 
 /* Writes the warp's rows, the first n of them and `width` columns, by way of

@@ -75,6 +75,15 @@ struct strip {
         return low + r < c && c <= high + r && c < n && r >= row_begin &&
                r < row_end;
     }
+    /* The same columns, but the first c. */
+    __device__ strip from(int c) const
+    {
+        strip rest = *this;
+        rest.low -= c;
+        rest.high -= c;
+        rest.n -= c;
+        return rest;
+    }
     /* Whether some of the rows r .. r + rows - 1 may see a column. */
     __device__ bool any(int r, int rows) const
     {

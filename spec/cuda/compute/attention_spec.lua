@@ -104,6 +104,17 @@ describe("attention on a device", function()
         end
     end)
 
+    it_there("fills several tiles of latent heads, whose values are in the keys' rows", function()
+        for _, sizes in ipairs { { 576, 512 }, { 264, 72 }, { 576, 576 } } do
+            compare({ blocks = { { 1, 66, 2, 70, 3 } }, heads = 1, kv_heads = 1,
+                key_dim = sizes[1], value_dim = sizes[2], shared = true,
+                scale = sizes[1] ^ -0.5 }, { "bf16" })
+        end
+        compare({ blocks = cut(70, { 0, 40, 41, 70 }), heads = 2, kv_heads = 1, key_dim = 272,
+            value_dim = 256, shared = true, scale = 1 / 16, window = 50, accumulate = true },
+            { "bf16" })
+    end)
+
     it_there("without blocks, queries or keys gives zeros, or leaves what is there", function()
         for _, accumulate in ipairs { false, true } do
             compare { blocks = {}, n_queries = 5, n_keys = 3, accumulate = accumulate }
