@@ -261,11 +261,16 @@ int attention_tiles_backward(const cpl_attention_backward &b,
                              const parts<float> &workspace,
                              cpl_cuda_stream stream);
 
-/* On tensor cores, of bf16 with values in keys; forward. */
+/* The same of wide heads whose values are the first numbers of their keys;
+ * backward dk and dv into the same rows. */
 bool has_latent(const cpl_attention &p);
 int attention_latent_forward(const cpl_attention &p,
                              const parts<float> &workspace,
                              cpl_cuda_stream stream);
+bool has_latent_backward(const cpl_attention_backward &b);
+int attention_latent_backward(const cpl_attention_backward &b,
+                              const parts<float> &workspace,
+                              cpl_cuda_stream stream);
 
 /* On plain arithmetic; one gradient, which adds to the first `kept` numbers of
  * a row of all heads. */

@@ -212,7 +212,7 @@ static int launch_delta(const cpl_attention_backward &b,
                        workspace.rows);
 }
 
-enum way { NAIVE, TILES, FMA };
+enum way { NAIVE, TILES, LATENT, FMA };
 
 template <class T>
 static way way_of(const cpl_attention_backward &b, bool is_naive)
@@ -222,6 +222,8 @@ static way way_of(const cpl_attention_backward &b, bool is_naive)
         return NAIVE;
     if (IS_BF16 && has_tiles_backward(b) && shared_with_dk(b, sizeof(T)) == 0)
         return TILES;
+    if (IS_BF16 && has_latent_backward(b))
+        return LATENT;
     return has_fma_backward(b, IS_BF16) ? FMA : NAIVE;
 }
 
@@ -263,8 +265,12 @@ static int launch(const cpl_attention_backward &b, bool is_naive,
     if (failed == cudaSuccess)
         failed = launch_delta<T>(b, workspace, stream);
     if constexpr (std::is_same<T, __nv_bfloat16>::value)
-        if (failed == cudaSuccess && how == TILES)
-            failed = attention_tiles_backward(b, workspace, stream);
+        if (failed == cudaSuccess)
+            failed = how == TILES
+                         ? attention_tiles_backward(b, workspace, stream)
+                     : how == LATENT
+                         ? attention_latent_backward(b, workspace, stream)
+                         : cudaSuccess;
     if (failed == cudaSuccess)
         failed = launch_one<T, OF_Q>(b, workspace, how, stream);
     if (failed == cudaSuccess)

@@ -37,6 +37,15 @@ template <class KERNEL> int allow_shared(KERNEL *kernel, size_t bytes)
                                 static_cast<int>(bytes));
 }
 
+/* The same as a question: a device may have less. */
+template <class KERNEL> bool has_shared(KERNEL *kernel, size_t bytes)
+{
+    if (allow_shared(kernel, bytes) == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    return false;
+}
+
 /* f(the width that a head is padded to, as a constant). */
 template <class F> int by_width(const cpl_attention &p, F f)
 {
