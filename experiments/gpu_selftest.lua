@@ -1,5 +1,5 @@
 -- Does everything run right on the GPU that is here? One command, a verdict for each kernel, for
--- exchanges, graphs and whole steps:
+-- exchanges, graphs, whole steps and decoding:
 --
 --     ./cplab run experiments/gpu_selftest.lua --device cuda
 --     ./cplab run experiments/gpu_selftest.lua --device cuda --transport nccl    a GPU a rank
@@ -8,7 +8,7 @@
 -- Kernels: every op, in the fast and in the naive way, in f64, f32 and bf16, against the naive
 -- reference in double of the numbers as they are stored. Exchanges: every row says which position
 -- it is. Graphs: what replays leave in poisoned memory. Steps: outputs and gradients of one rank on
--- the host; in bf16 those in f32.
+-- the host; in bf16 those in f32. Decoding: prompts, then token by token, against one forward pass.
 --
 --   worst      the largest error over its bound; more than 1 fails
 --   where      way and dtype, layouts, or policy of it
@@ -327,6 +327,14 @@ local function test_step(lab, verdict)
     verdict.add(m.parity_grad / bound, "gradients")
 end
 
+local function test_decoding(lab, verdict)
+    local m = lab:decode { last = 3, trace = true }
+    local bound = STEPS[lab.model.dtype]
+    check_counts(lab, m)
+    verdict.add(m.parity_prefill / bound, "prompts")
+    verdict.add(m.parity_decode / bound, "tokens")
+end
+
 -- A replayed step gives the loss and the norm of the gradients of one that was not captured, to the
 -- bit: sums have a fixed order.
 local function test_captured_step(lab, verdict)
@@ -345,7 +353,7 @@ end
 -- ---- the experiment ---------------------------------------------------------------------
 
 local function dtype_of(case)
-    return case.what:match "^step in (%w+)$" or "f64"
+    return case.what:match " in (%w+)$" or "f64"
 end
 
 -- In bf16 two layers: below many the gradients of decays are small sums of large numbers, and what
@@ -364,6 +372,7 @@ local function list_tests()
     for _, policy in ipairs(POLICIES) do list[#list + 1] = "step " .. policy end
     list[#list + 1], list[#list + 2] = "step in f32", "step in bf16"
     list[#list + 1] = "graphs of steps"
+    list[#list + 1], list[#list + 2] = "decoding", "decoding in bf16"
     return list
 end
 
@@ -377,6 +386,8 @@ local function test(lab, verdict)
         test_moves(lab, verdict, captured(lab))
     elseif lab.case.what == "graphs of steps" then
         test_captured_step(lab, verdict)
+    elseif lab.case.what:match "^decoding" then
+        test_decoding(lab, verdict)
     else
         test_step(lab, verdict)
     end
@@ -395,7 +406,7 @@ end
 
 return cplab.experiment {
     name = "gpu_selftest",
-    about = "Whether kernels, exchanges, graphs and steps are right on the GPU that is here.",
+    about = "Whether kernels, exchanges, graphs, steps and decoding are right on the GPU here.",
     sweep = { order = { "what", "cp" }, what = list_tests(), cp = { 4 } },
     params = { tokens = 96 },
     stream = function(case)
