@@ -1,8 +1,16 @@
 /*
- * attention.cuh: what all attention kernels share: who sees whom, and how a
- * query or a key finds its blocks. Blocks lie on the device in any order, so a
- * first kernel notes, for every GROUP of them, which slots they reach; what is
- * out of a group's reach is passed by with one look.
+ * attention.cuh: what all attention kernels share: who sees whom, how a query
+ * or a key finds its blocks, what the fast kernels leave to the naive ones, and
+ * a workspace in parts. Blocks lie on the device in any order, so a first
+ * kernel notes, for every GROUP of them, which slots they reach; what is out of
+ * a group's reach is passed by with one look.
+ *
+ * The ways, each where those before it do not take a call:
+ *   attention_tiles   tensor cores; bf16 of up to 256 numbers a head
+ *   attention_latent  tensor cores; wider, with values in the keys' rows
+ *   attention_fma     f64, f32, and bf16 of 257 to 576 numbers a head
+ *   attention         naive: all else, very short sequences, and the others'
+ *                     rows that are not finite
  */
 #ifndef CPLI_ATTENTION_CUH
 #define CPLI_ATTENTION_CUH

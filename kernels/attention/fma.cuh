@@ -34,7 +34,8 @@ template <class S, int W> struct fma_size {
     static constexpr int C = N / FMA_X;
     static constexpr int INNER = FMA_X * V; /* of a product, at a time */
     static constexpr int PARTS = W / INNER; /* of a row of sums */
-    static constexpr int FEW_ROWS = W < 256 ? 2048 / W : 8; /* of a third */
+    /* Rows of what weights are multiplied with, at a time. */
+    static constexpr int FEW_ROWS = W < 256 ? 2048 / W : 8;
 };
 
 template <class S> struct alignas(16) pack {
