@@ -1,7 +1,8 @@
 /*
  * gdn_chain.cu: states from chunk to chunk, forward, and their gradients,
  * backward. A block has some columns of a state of a head of a span, in
- * registers, in the wide dtype, and walks the chunks.
+ * registers, in the wide dtype, and walks the chunks. Where it arrives it
+ * writes nothing for a wild one: that place may be where tokens will begin.
  */
 #include "gdn/chunk.cuh"
 
@@ -186,14 +187,17 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
                 gdn_plain<R>(space.rows, SLICE<T>, place.n, SLICE<T>), 0,
                 place.n, reinterpret_cast<unsigned char *>(space.stage));
         }
-        gdn_store_slice<T>(slice, gdn_wide_state(p, states.out, i, head, width),
-                           width, key_dim);
+        if (!gdn_is_by_tokens(pass.list, i, head))
+            gdn_store_slice<T>(slice,
+                               gdn_wide_state(p, states.out, i, head, width),
+                               width, key_dim);
     }
 }
 
 /* ---- backward ---- */
 
-/* Z = P'dO; blocks in z are tiles of 64 columns. */
+/* Z = P'dO, where every gradient of outputs that is not finite is seen; blocks
+ * in z are tiles of 64 columns. */
 template <class T>
 __global__ void __launch_bounds__(TILE_THREADS, 2)
     gdn_pull_values(const __grid_constant__ gdn_pass_back<T> back)
@@ -209,6 +213,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
         const gdn_place place = gdn_find(pass.list, c);
         R *z = gdn_rows(p, back.z, place, head, width) + first;
         gdn_tile<T, 64, 64> tile;
+        bool is_finite = true;
         gdn_clear(tile);
         gdn_multiply<true, false>(
             tile, gdn_row_matrix<R>(p, pass.weights, place, head, GDN_CHUNK), 0,
@@ -216,7 +221,10 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
             reinterpret_cast<unsigned char *>(stage));
         gdn_each(tile, place.n, width - first, [&](R x, int row, int column) {
             z[row * p.value_heads * width + column] = x;
+            is_finite = is_finite && gdn_is_finite(x);
         });
+        if (!is_finite)
+            gdn_mark_wild(pass.list, place.span, head);
     }
 }
 
@@ -311,7 +319,9 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
                 gdn_plain<R>(space.rows, SLICE<T>, place.n, SLICE<T>), 0,
                 place.n, stage);
         }
-        gdn_store_slice<T>(slice, gdn_state(p, out, i, head), width, key_dim);
+        if (!gdn_is_by_tokens(pass.list, i, head))
+            gdn_store_slice<T>(slice, gdn_state(p, out, i, head), width,
+                               key_dim);
     }
 }
 

@@ -51,18 +51,19 @@ template <class F> static size_t gdn_bytes(int32_t dtype, F take)
         take(&arena, type);
         return 0;
     });
-    return arena.used;
+    return arena.most();
 }
 
 size_t gdn_chunked_workspace(const cpl_gdn *p, int32_t dtype)
 {
     return gdn_bytes(dtype, [&](gdn_arena *arena, auto type) {
-        gdn_take_pass<decltype(type)>(p, arena, true, true, true);
+        gdn_take_pass<decltype(type)>(
+            p, arena, {true, true, true, gdn_walk_bytes(p, dtype)});
     });
 }
 
 template <class T>
-static int forward(const cpl_gdn *p, const gdn_pass<T> &pass,
+static int forward(const cpl_gdn *p, const gdn_pass<T> &pass, int32_t dtype,
                    cpl_cuda_stream stream)
 {
     using R = sum_t<T>;
@@ -79,6 +80,8 @@ static int forward(const cpl_gdn *p, const gdn_pass<T> &pass,
     if (error == cudaSuccess)
         error = CPLI_LAUNCH(gdn_output<T>, gdn_chunk_grid(p, p->value_dim),
                             TILE_THREADS, 0, stream, pass);
+    if (error == cudaSuccess)
+        error = gdn_walk(p, pass.list, dtype, pass.walk, stream);
     return error;
 }
 
@@ -88,12 +91,13 @@ int gdn_chunked(const cpl_gdn *p, int32_t dtype, cpl_cuda_stream stream)
     return by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         gdn_arena arena(p->workspace);
-        const gdn_pass<T> pass = gdn_take_pass<T>(p, &arena, true, true, true);
+        const gdn_pass<T> pass = gdn_take_pass<T>(
+            p, &arena, {true, true, true, gdn_walk_bytes(p, dtype)});
         int error = gdn_count(pass.list, stream);
         if (error == cudaSuccess)
             error = gdn_zero_gaps(pass.list, dtype, p->o, width, width, stream);
         if (error == cudaSuccess && p->n_spans > 0)
-            error = forward(p, pass, stream);
+            error = forward(p, pass, dtype, stream);
         return error;
     });
 }
@@ -103,13 +107,15 @@ int gdn_chunked(const cpl_gdn *p, int32_t dtype, cpl_cuda_stream stream)
 size_t gdn_chunked_summary_workspace(const cpl_gdn_summary *s, int32_t dtype)
 {
     return gdn_bytes(dtype, [&](gdn_arena *arena, auto type) {
-        gdn_take_pass<decltype(type)>(&s->gdn, arena, false, true, false);
+        gdn_take_pass<decltype(type)>(
+            &s->gdn, arena,
+            {false, true, false, gdn_walk_summary_bytes(s, dtype)});
     });
 }
 
 template <class T>
 static int summarise(const cpl_gdn_summary *s, const gdn_pass<T> &pass,
-                     cpl_cuda_stream stream)
+                     int32_t dtype, cpl_cuda_stream stream)
 {
     using R = sum_t<T>;
     gdn_chain_states<R> transition = {}, offset = {};
@@ -125,6 +131,8 @@ static int summarise(const cpl_gdn_summary *s, const gdn_pass<T> &pass,
         error = gdn_chain(pass, transition, stream);
     if (error == cudaSuccess && s->offset != nullptr)
         error = gdn_chain(pass, offset, stream);
+    if (error == cudaSuccess)
+        error = gdn_walk_summary(s, pass.list, dtype, pass.walk, stream);
     return error;
 }
 
@@ -136,23 +144,26 @@ int gdn_chunked_summary(const cpl_gdn_summary *s, int32_t dtype,
     return by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         gdn_arena arena(s->workspace);
-        gdn_pass<T> pass =
-            gdn_take_pass<T>(&s->gdn, &arena, false, true, false);
+        gdn_pass<T> pass = gdn_take_pass<T>(
+            &s->gdn, &arena,
+            {false, true, false, gdn_walk_summary_bytes(s, dtype)});
         if (s->offset == nullptr)
             pass.u = nullptr;
         int error = gdn_count(pass.list, stream);
-        return error == cudaSuccess ? summarise(s, pass, stream) : error;
+        return error == cudaSuccess ? summarise(s, pass, dtype, stream) : error;
     });
 }
 
 template <class T>
 static gdn_pass_back<T> take_sweep(const cpl_gdn_summary_backward *s,
-                                   gdn_arena *arena)
+                                   gdn_arena *arena, int32_t dtype)
 {
     using R = sum_t<T>;
     const cpl_gdn *p = &s->gdn;
     gdn_pass_back<T> back = {};
-    back.forward = gdn_take_pass<T>(p, arena, true, false, false);
+    back.forward = gdn_take_pass<T>(
+        p, arena,
+        {true, false, false, gdn_walk_summary_backward_bytes(s, dtype)});
     back.d_o = static_cast<const T *>(s->d_o);
     back.d_state_out = static_cast<const R *>(s->d_state_out);
     back.z = arena->take<R>(p->n_rows * p->value_heads * p->value_dim);
@@ -163,7 +174,7 @@ size_t gdn_chunked_summary_backward_workspace(const cpl_gdn_summary_backward *s,
                                               int32_t dtype)
 {
     return gdn_bytes(dtype, [&](gdn_arena *arena, auto type) {
-        take_sweep<decltype(type)>(s, arena);
+        take_sweep<decltype(type)>(s, arena, dtype);
     });
 }
 
@@ -175,12 +186,15 @@ int gdn_chunked_summary_backward(const cpl_gdn_summary_backward *s,
     return by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         gdn_arena arena(s->workspace);
-        const gdn_pass_back<T> back = take_sweep<T>(s, &arena);
+        const gdn_pass_back<T> back = take_sweep<T>(s, &arena, dtype);
         int error = gdn_count(back.forward.list, stream);
         if (error == cudaSuccess)
             error = gdn_prepare(back.forward, stream);
         if (error == cudaSuccess)
             error = gdn_pull(back, static_cast<sum_t<T> *>(s->offset), stream);
+        if (error == cudaSuccess)
+            error = gdn_walk_summary_backward(s, back.forward.list, dtype,
+                                              back.forward.walk, stream);
         return error;
     });
 }
