@@ -217,6 +217,21 @@ local function fill(case, p, ref, placed)
     end
 end
 
+-- Both structs of a case, what they point to by name, and what is to live as long as they do.
+local function prepare(device, op, case, dtype)
+    local p, ref, placed = ffi.new("cpl_" .. op), ffi.new("cpl_" .. op), {}
+    for name, array in pairs(case.arrays) do
+        if not array.same_as then placed[name] = place(device, array, dtype) end
+    end
+    fill(case, p, ref, placed)
+    return p, ref, placed, give_workspaces(device, op, p, ref, clib.dtypes[dtype])
+end
+
+local function give_back(device)
+    device:free_all()
+    holes.give_back()
+end
+
 --- Runs an op on both sides and compares every array, in and out.
 -- @tparam table device
 -- @tparam string op
@@ -228,23 +243,26 @@ end
 -- @tparam string way
 -- @tparam ?function alike(name) gives the function of two numbers that compares them in that array
 function M.try(device, op, case, dtype, way, alike)
-    local p, ref = ffi.new("cpl_" .. op), ffi.new("cpl_" .. op)
-    local placed = {}
-    for name, array in pairs(case.arrays) do
-        if not array.same_as then placed[name] = place(device, array, dtype) end
-    end
-    fill(case, p, ref, placed)
-    local code = C[("CPL_%s"):format(dtype:upper())]
-    local kept = give_workspaces(device, op, p, ref, code)
-    device:check(device.lib["cpl_cuda_" .. op](p, code, ways[way], nil))
+    local p, ref, placed, kept = prepare(device, op, case, dtype)
+    device:check(device.lib["cpl_cuda_" .. op](p, clib.dtypes[dtype], ways[way], nil))
     C.cpl_kernels_for("ref", C.CPL_F64)[op](ref)
     for name, at in pairs(placed) do
         local bound = case.bounds and case.bounds[at.type] or bounds[at.type]
         compare(device, name, at, alike and alike(name) or within(bound or 0)) -- integers: the same
     end
-    device:free_all()
-    holes.give_back()
+    give_back(device)
     return kept
+end
+
+--- Launches an op with the number of another dtype than its arrays have, and fails where that has
+-- changed one of them.
+-- @treturn number what the launcher says, a cudaError_t
+function M.misled(device, op, case, dtype, way)
+    local p, _, placed, kept = prepare(device, op, case, "f32")
+    local code = device.lib["cpl_cuda_" .. op](p, clib.dtypes[dtype], ways[way], nil)
+    for name, at in pairs(placed) do compare(device, name, at, within(0)) end
+    give_back(device)
+    return code, kept
 end
 
 --- A block for each kind of device that is here: `body(device, each)`, where each(what, f) makes a

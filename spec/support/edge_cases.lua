@@ -411,7 +411,7 @@ local function gdn()
         numbers = { n_spans = #gdn_spans, n_rows = T, key_heads = 1, value_heads = HEADS,
             key_dim = KEY, value_dim = VALUE, q_stride = KEY, k_stride = KEY,
             v_stride = HEADS * VALUE, chunk = CHUNK, scale = 0.35 },
-        free = { state_in = true }, -- Inf of a state meets every token, by both signs of a key
+        free = { state_in = true }, -- Inf of a state meets all tokens, by keys of both signs
     }
 end
 
@@ -432,8 +432,8 @@ end
 local function gdn_summary()
     local case = within("gdn", gdn(), "o", "state_out", "q")
     case.arrays.transition, case.arrays.offset = state_out(KEY), { same_as = "gdn.state_in" }
-    -- The reference has e^g (S - beta k k'S) + beta k v', tokens S~ + k beta (v - S~'k)': where e^g,
-    -- beta or k is Inf, the one may have Inf - Inf and the other not.
+    -- The reference has e^g (S - beta k k'S) + beta k v', tokens S~ + k beta (v - S~'k)': where
+    -- e^g, beta or k is Inf, the one may have Inf - Inf and the other not.
     case.free = { ["gdn.state_in"] = true, ["gdn.g"] = true, ["gdn.beta"] = true,
         ["gdn.k"] = true }
     return case
