@@ -38,7 +38,7 @@ template <class T> struct gdn_pass {
     R *w;       /* [.., K]: W, later dQ by value head */
     R *u;       /* [.., V]: U, later N; NULL: not wanted */
     R *kept;    /* states between chunks */
-    void *walk; /* for what is done by tokens; lies in all of these but W */
+    void *walk; /* for what is done by tokens; in all of these but W */
 };
 template <class T> struct gdn_pass_back {
     using R = sum_t<T>;
@@ -54,7 +54,8 @@ template <class T> struct gdn_pass_back {
     int64_t dv_stride;
 };
 
-/* What a pass wants besides gates, the inverse and W. */
+/* What a pass wants besides gates, the inverse and W; no bytes to walk with:
+ * nothing will be done by tokens. */
 struct gdn_wants {
     bool weights, values, kept;
     size_t walk_bytes;
@@ -69,7 +70,7 @@ gdn_pass<T> gdn_take_pass(const cpl_gdn *p, gdn_arena *arena,
     const int64_t rows = p->n_rows * p->value_heads;
     gdn_pass<T> pass;
     pass.p = *p;
-    pass.list = gdn_take_list(p, arena, true);
+    pass.list = gdn_take_list(p, arena, wants.walk_bytes > 0);
     pass.w = arena->take<R>(rows * p->key_dim);
     pass.walk = arena->take_again(wants.walk_bytes);
     pass.start = arena->take<R>(rows);

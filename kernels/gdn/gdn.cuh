@@ -11,7 +11,8 @@
  * Products of chunks multiply zeros by what is no finite number, which gives
  * NaN in rows that never met it. So who prepares chunks marks the heads of
  * spans with such inputs as wild, and those are done once more, by tokens. What
- * is not finite in a state goes to all rows of its column in either way.
+ * gets into a state goes to its whole column in either way: summaries have no
+ * marks.
  */
 #ifndef CPLI_GDN_CUH
 #define CPLI_GDN_CUH
@@ -43,7 +44,7 @@ struct gdn_list {
     int64_t *chunks; /* chunks */
     int64_t *kept;   /* states between two chunks */
     int64_t *done;   /* rows until the end of the last one that is not empty */
-    int32_t *wild;   /* [n_spans, heads]: 0, or 1 of a wild one; or NULL */
+    int32_t *wild; /* [n_spans, heads]: 0, or 1 of a wild one; NULL: no marks */
     int64_t heads;
 };
 
@@ -130,7 +131,8 @@ template <class R> __device__ __forceinline__ bool gdn_is_finite(R x)
 __device__ __forceinline__ void gdn_mark_wild(const gdn_list &list,
                                               int64_t span, int head)
 {
-    atomicOr(list.wild + span * list.heads + head, 1);
+    if (list.wild != nullptr)
+        atomicOr(list.wild + span * list.heads + head, 1);
 }
 
 /* Elements of a state, and the state of (span, head); NULL of NULL. */
@@ -238,14 +240,9 @@ inline bool gdn_is_fast(const cpl_gdn *p)
 /* ---- by tokens (gdn_walk.cu, gdn_walk_back.cu): what a list says ---- */
 
 /* `space` has so many bytes; what lies in it before does not matter. */
-#define CPLI_GDN_WALKS(op)                                            \
-    size_t gdn_walk##op##_bytes(const cpl_gdn##op *p, int32_t dtype); \
-    int gdn_walk##op(const cpl_gdn##op *p, const gdn_list &list,      \
-                     int32_t dtype, void *space, cpl_cuda_stream stream);
-CPLI_GDN_WALKS()
-CPLI_GDN_WALKS(_summary)
-CPLI_GDN_WALKS(_summary_backward)
-#undef CPLI_GDN_WALKS
+size_t gdn_walk_bytes(const cpl_gdn *p, int32_t dtype);
+int gdn_walk(const cpl_gdn *p, const gdn_list &list, int32_t dtype, void *space,
+             cpl_cuda_stream stream);
 /* dq and dk by value head go to where they are summed from. */
 struct gdn_by_head {
     void *dq, *dk; /* [n_rows, value_heads, K] of the dtype's sums */

@@ -1,8 +1,7 @@
 /*
  * gdn_chain.cu: states from chunk to chunk, forward, and their gradients,
  * backward. A block has some columns of a state of a head of a span, in
- * registers, in the wide dtype, and walks the chunks. Where it arrives it
- * writes nothing for a wild one: that place may be where tokens will begin.
+ * registers, in the wide dtype, and walks the chunks.
  */
 #include "gdn/chunk.cuh"
 
@@ -187,10 +186,8 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
                 gdn_plain<R>(space.rows, SLICE<T>, place.n, SLICE<T>), 0,
                 place.n, reinterpret_cast<unsigned char *>(space.stage));
         }
-        if (!gdn_is_by_tokens(pass.list, i, head))
-            gdn_store_slice<T>(slice,
-                               gdn_wide_state(p, states.out, i, head, width),
-                               width, key_dim);
+        gdn_store_slice<T>(slice, gdn_wide_state(p, states.out, i, head, width),
+                           width, key_dim);
     }
 }
 
@@ -319,9 +316,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
                 gdn_plain<R>(space.rows, SLICE<T>, place.n, SLICE<T>), 0,
                 place.n, stage);
         }
-        if (!gdn_is_by_tokens(pass.list, i, head))
-            gdn_store_slice<T>(slice, gdn_state(p, out, i, head), width,
-                               key_dim);
+        gdn_store_slice<T>(slice, gdn_state(p, out, i, head), width, key_dim);
     }
 }
 

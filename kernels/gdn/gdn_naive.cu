@@ -82,39 +82,4 @@ int gdn_naive_backward(const cpl_gdn_backward *b, int32_t dtype,
     return error;
 }
 
-size_t gdn_naive_summary_workspace(const cpl_gdn_summary *s, int32_t dtype)
-{
-    return all_bytes(&s->gdn, gdn_walk_summary_bytes(s, dtype));
-}
-
-int gdn_naive_summary(const cpl_gdn_summary *s, int32_t dtype,
-                      cpl_cuda_stream stream)
-{
-    gdn_arena arena(s->workspace);
-    void *space;
-    const gdn_list list =
-        take_all(&s->gdn, &arena, gdn_walk_summary_bytes(s, dtype), &space);
-    return s->gdn.n_spans == 0
-               ? cudaSuccess
-               : gdn_walk_summary(s, list, dtype, space, stream);
-}
-
-size_t gdn_naive_summary_backward_workspace(const cpl_gdn_summary_backward *s,
-                                            int32_t dtype)
-{
-    return all_bytes(&s->gdn, gdn_walk_summary_backward_bytes(s, dtype));
-}
-
-int gdn_naive_summary_backward(const cpl_gdn_summary_backward *s, int32_t dtype,
-                               cpl_cuda_stream stream)
-{
-    gdn_arena arena(s->workspace);
-    void *space;
-    const gdn_list list = take_all(
-        &s->gdn, &arena, gdn_walk_summary_backward_bytes(s, dtype), &space);
-    return s->gdn.n_spans == 0
-               ? cudaSuccess
-               : gdn_walk_summary_backward(s, list, dtype, space, stream);
-}
-
 } // namespace cpli

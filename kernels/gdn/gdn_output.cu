@@ -107,15 +107,13 @@ int gdn_chunked(const cpl_gdn *p, int32_t dtype, cpl_cuda_stream stream)
 size_t gdn_chunked_summary_workspace(const cpl_gdn_summary *s, int32_t dtype)
 {
     return gdn_bytes(dtype, [&](gdn_arena *arena, auto type) {
-        gdn_take_pass<decltype(type)>(
-            &s->gdn, arena,
-            {false, true, false, gdn_walk_summary_bytes(s, dtype)});
+        gdn_take_pass<decltype(type)>(&s->gdn, arena, {false, true, false, 0});
     });
 }
 
 template <class T>
 static int summarise(const cpl_gdn_summary *s, const gdn_pass<T> &pass,
-                     int32_t dtype, cpl_cuda_stream stream)
+                     cpl_cuda_stream stream)
 {
     using R = sum_t<T>;
     gdn_chain_states<R> transition = {}, offset = {};
@@ -131,8 +129,6 @@ static int summarise(const cpl_gdn_summary *s, const gdn_pass<T> &pass,
         error = gdn_chain(pass, transition, stream);
     if (error == cudaSuccess && s->offset != nullptr)
         error = gdn_chain(pass, offset, stream);
-    if (error == cudaSuccess)
-        error = gdn_walk_summary(s, pass.list, dtype, pass.walk, stream);
     return error;
 }
 
@@ -144,26 +140,23 @@ int gdn_chunked_summary(const cpl_gdn_summary *s, int32_t dtype,
     return by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         gdn_arena arena(s->workspace);
-        gdn_pass<T> pass = gdn_take_pass<T>(
-            &s->gdn, &arena,
-            {false, true, false, gdn_walk_summary_bytes(s, dtype)});
+        gdn_pass<T> pass =
+            gdn_take_pass<T>(&s->gdn, &arena, {false, true, false, 0});
         if (s->offset == nullptr)
             pass.u = nullptr;
         int error = gdn_count(pass.list, stream);
-        return error == cudaSuccess ? summarise(s, pass, dtype, stream) : error;
+        return error == cudaSuccess ? summarise(s, pass, stream) : error;
     });
 }
 
 template <class T>
 static gdn_pass_back<T> take_sweep(const cpl_gdn_summary_backward *s,
-                                   gdn_arena *arena, int32_t dtype)
+                                   gdn_arena *arena)
 {
     using R = sum_t<T>;
     const cpl_gdn *p = &s->gdn;
     gdn_pass_back<T> back = {};
-    back.forward = gdn_take_pass<T>(
-        p, arena,
-        {true, false, false, gdn_walk_summary_backward_bytes(s, dtype)});
+    back.forward = gdn_take_pass<T>(p, arena, {true, false, false, 0});
     back.d_o = static_cast<const T *>(s->d_o);
     back.d_state_out = static_cast<const R *>(s->d_state_out);
     back.z = arena->take<R>(p->n_rows * p->value_heads * p->value_dim);
@@ -174,7 +167,7 @@ size_t gdn_chunked_summary_backward_workspace(const cpl_gdn_summary_backward *s,
                                               int32_t dtype)
 {
     return gdn_bytes(dtype, [&](gdn_arena *arena, auto type) {
-        take_sweep<decltype(type)>(s, arena, dtype);
+        take_sweep<decltype(type)>(s, arena);
     });
 }
 
@@ -186,15 +179,12 @@ int gdn_chunked_summary_backward(const cpl_gdn_summary_backward *s,
     return by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         gdn_arena arena(s->workspace);
-        const gdn_pass_back<T> back = take_sweep<T>(s, &arena, dtype);
+        const gdn_pass_back<T> back = take_sweep<T>(s, &arena);
         int error = gdn_count(back.forward.list, stream);
         if (error == cudaSuccess)
             error = gdn_prepare(back.forward, stream);
         if (error == cudaSuccess)
             error = gdn_pull(back, static_cast<sum_t<T> *>(s->offset), stream);
-        if (error == cudaSuccess)
-            error = gdn_walk_summary_backward(s, back.forward.list, dtype,
-                                              back.forward.walk, stream);
         return error;
     });
 }

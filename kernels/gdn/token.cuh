@@ -115,6 +115,16 @@ template <class F> size_t gdn_sum_bytes(int32_t dtype, F f)
     return dtype == CPL_F64 ? f(double()) : f(float());
 }
 
+/* Bytes of the states of a walk. */
+inline size_t gdn_states_bytes(const cpl_gdn *p, int32_t dtype, int64_t width)
+{
+    return gdn_sum_bytes(dtype, [&](auto sum) {
+        gdn_arena arena(nullptr);
+        gdn_take_states<decltype(sum)>(p, &arena, width);
+        return arena.most();
+    });
+}
+
 } // namespace cpli
 
 #endif

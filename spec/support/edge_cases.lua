@@ -1,6 +1,7 @@
 --- A case or two of every op of kernels/ops.h, for spec.support.cuda_compute: small, but of more
 -- than a tile, a warp or a chunk in what matters, with rows of nobody, strides and lists. What an
--- array holds at first is an input, unless it is `out`.
+-- array holds at first is an input, unless it is `out`. `free` names inputs, or all, of which Inf
+-- may give Inf or NaN.
 -- @module spec.support.edge_cases
 local compute = require "spec.support.cuda_compute"
 
@@ -432,10 +433,9 @@ end
 local function gdn_summary()
     local case = within("gdn", gdn(), "o", "state_out", "q")
     case.arrays.transition, case.arrays.offset = state_out(KEY), { same_as = "gdn.state_in" }
-    -- The reference has e^g (S - beta k k'S) + beta k v', tokens S~ + k beta (v - S~'k)': where
-    -- e^g, beta or k is Inf, the one may have Inf - Inf and the other not.
-    case.free = { ["gdn.state_in"] = true, ["gdn.g"] = true, ["gdn.beta"] = true,
-        ["gdn.k"] = true }
+    -- By chunks a state is one sum over their tokens, by tokens one step after the other: which of
+    -- their terms are Inf, and whether of both signs, is not the same.
+    case.free = { all = true }
     return case
 end
 
@@ -443,7 +443,7 @@ local function gdn_summary_backward()
     local case = within("gdn", gdn(), "o", "state_out", "state_in", "v")
     case.arrays.d_o, case.arrays.d_state_out = array(T * HEADS * VALUE), state()
     case.arrays.offset = { same_as = "d_state_out" }
-    case.free = { d_state_out = true }
+    case.free = { all = true } -- likewise
     return case
 end
 

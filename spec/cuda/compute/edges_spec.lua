@@ -61,7 +61,8 @@ local function try_op(device, op, dtype, way, bads)
         for _, name in ipairs(inputs_of(case)) do
             for _, bad in ipairs(bads) do
                 local at = next_place(case.arrays[name].n)
-                local is_free = case.free and case.free[name] and bad == bad
+                local free = bad == bad and case.free or {}
+                local is_free = free[name] or free.all
                 local ok, said = pcall(compute.try, device, op, spoilt(case, name, at, bad), dtype,
                     way, function() return is_free and same_finiteness or same_kind end)
                 if not ok then
