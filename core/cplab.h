@@ -889,7 +889,8 @@ CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
 /* Collective. Counts what the captured work counted. Errors: INVALID (not ended
  * well), SYSTEM. */
 CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
-/* Local. Ends a capture that was not ended. */
+/* Local. Gives up a capture that was not ended, on a rank that failed in it
+ * say; ranks that go on after that meet first. */
 CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
 /* ---- marks: the clock of a device ---- */
@@ -1087,7 +1088,7 @@ CPL_API cpl_status cpl_layer_gdn_state(cpl_layer *layer,
  * chunked prefill and decoding: a forward over tokens [0, n) equals one over
  * [0, m) and one over [m, n) with the same cache, each in any layout and
  * cp_mode. The keys and values (MLA: latents) of real tokens stay on the rank
- * that made them. To be used by one thread.
+ * that made them, in the memory of its group. To be used by one thread.
  */
 typedef struct cpl_kv_cache cpl_kv_cache;
 /* Local. Room for capacity[i] >= 0 rows of sequence i on this rank; the memory
@@ -1112,9 +1113,10 @@ CPL_API int64_t cpl_kv_cache_bytes(const cpl_kv_cache *cache);
  * attends to the keys that it holds, and the results go home, where they are
  * merged in rank order. A layer that shall meet a past is prepared while there
  * is one (forward: INVALID). Forward also refuses rows that do not fit
- * (INVALID, on that rank), backward everything (UNSUPPORTED). Borrows the
- * cache. Errors: INVALID (not an attention layer); prepare: MISMATCH (the cache
- * of another layer or group, or of other sizes), UNSUPPORTED (on a device).
+ * (INVALID, on that rank) and captures (UNSUPPORTED: where rows go is another
+ * place in each step), backward everything (UNSUPPORTED). On a device no
+ * forward waits. Borrows the cache. Errors: INVALID (not an attention layer);
+ * prepare: MISMATCH (the cache of another layer or group, or of other sizes).
  */
 CPL_API cpl_status cpl_layer_kv_cache(cpl_layer *layer, cpl_kv_cache *cache);
 /*

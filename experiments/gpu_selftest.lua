@@ -1,5 +1,5 @@
 -- Does everything run right on the GPU that is here? One command, a verdict for each kernel, for
--- exchanges, graphs and whole steps:
+-- exchanges, graphs, whole steps and decoding:
 --
 --     ./cplab run experiments/gpu_selftest.lua --device cuda
 --     ./cplab run experiments/gpu_selftest.lua --device cuda --transport nccl    a GPU a rank
@@ -8,7 +8,7 @@
 -- Kernels: every op, in the fast and in the naive way, in f64, f32 and bf16, against the naive
 -- reference in double of the numbers as they are stored. Exchanges: every row says which position
 -- it is. Graphs: what replays leave in poisoned memory. Steps: outputs and gradients of one rank on
--- the host; in bf16 those in f32.
+-- the host; in bf16 those in f32. Decoding: prompts, then token by token, against one forward pass.
 --
 --   worst      the largest error over its bound; more than 1 fails
 --   where      way and dtype, layouts, or policy of it
@@ -21,6 +21,7 @@ local capture = require "cplab.capture"
 local clib = require "clib"
 local comms = require "cplab.comm"
 local exchange = require "cplab.exchange"
+local optimizers = require "cplab.optimizer"
 local rows = require "cplab.rows"
 local stacks = require "cplab.stack"
 
@@ -179,6 +180,18 @@ function KERNELS.adamw(new, T, at)
     return op.adamw(w, grad, m, v, at { lr = 0.1, step = 3, weight_decay = 0.1 })
 end
 
+function KERNELS.sgd(new, T, at)
+    return op.sgd(new("w", { T, 64 }), new("grad", { T, 64 }, "wide"), at { lr = 0.1 })
+end
+
+-- More numbers than one block of the fast kernel takes.
+KERNELS["norm of gradients"] = function(new, T, at)
+    local squares = op.sum_squares(new("grad", { 64 * T + 4096 }, "wide"), at {})
+    local share, first, second = op.step_factors(at { squares = squares, clip = 0.5, step = T })
+    return tensor.from({ squares }, { 1 }, "f64"),
+        tensor.from({ share, first, second }, { 3 }, "f64")
+end
+
 function KERNELS.embedding(new, T, at)
     local tokens = {}
     for i = 1, T do tokens[i] = (7 * i) % 50 - 1 end
@@ -327,25 +340,41 @@ local function test_step(lab, verdict)
     verdict.add(m.parity_grad / bound, "gradients")
 end
 
--- A replayed step gives the loss and the norm of the gradients of one that was not captured, to the
--- bit: sums have a fixed order.
+local function test_decoding(lab, verdict)
+    local m = lab:decode { last = 3, trace = true }
+    local bound = STEPS[lab.model.dtype]
+    check_counts(lab, m)
+    verdict.add(m.parity_prefill / bound, "prompts")
+    verdict.add(m.parity_decode / bound, "tokens")
+end
+
+-- Replayed steps of training give the losses and the norms of the gradients of steps that were not
+-- captured, to the bit: sums have a fixed order, and a graph clips and counts as it goes on.
 local function test_captured_step(lab, verdict)
-    local stack, options = stacks.new { model = lab.model, stream = lab.stream, comm = lab.comm,
-        cp = lab.cp, tp = 1 }, { backward = true }
-    local loss = stack:step(options)
-    local norm = stack.grad_norm
-    local graph = capture.of(lab.comm, function() stack:run_step(options) end)
-    for _ = 1, 2 do
+    local stack = stacks.new { model = lab.model, stream = lab.stream, comm = lab.comm, cp = lab.cp,
+        tp = 1 }
+    local options = optimizers.settings("gpu_selftest", { optimizer = "adamw", lr = 0.01,
+        clip = 0.1 }, 1)
+    options.backward = true
+    local function step() stack:run_step(options) end
+    local losses, norms = {}, {}
+    for i = 1, 3 do
+        losses[i] = stack:step(options)
+        norms[i] = stack.grad_norm
+    end
+    stack.parameters:draw(lab.model.seed)
+    local graph = capture.of(lab.comm, step)
+    for i = 1, 3 do
         graph:replay()
-        verdict.add(stack:read_step(options) == loss and 0 or math.huge, "loss")
-        verdict.add(stack.grad_norm == norm and 0 or math.huge, "gradients")
+        verdict.add(stack:read_step(options) == losses[i] and 0 or math.huge, "loss")
+        verdict.add(stack.grad_norm == norms[i] and 0 or math.huge, "gradients")
     end
 end
 
 -- ---- the experiment ---------------------------------------------------------------------
 
 local function dtype_of(case)
-    return case.what:match "^step in (%w+)$" or "f64"
+    return case.what:match " in (%w+)$" or "f64"
 end
 
 -- In bf16 two layers: below many the gradients of decays are small sums of large numbers, and what
@@ -364,6 +393,7 @@ local function list_tests()
     for _, policy in ipairs(POLICIES) do list[#list + 1] = "step " .. policy end
     list[#list + 1], list[#list + 2] = "step in f32", "step in bf16"
     list[#list + 1] = "graphs of steps"
+    list[#list + 1], list[#list + 2] = "decoding", "decoding in bf16"
     return list
 end
 
@@ -377,6 +407,8 @@ local function test(lab, verdict)
         test_moves(lab, verdict, captured(lab))
     elseif lab.case.what == "graphs of steps" then
         test_captured_step(lab, verdict)
+    elseif lab.case.what:match "^decoding" then
+        test_decoding(lab, verdict)
     else
         test_step(lab, verdict)
     end
@@ -395,7 +427,7 @@ end
 
 return cplab.experiment {
     name = "gpu_selftest",
-    about = "Whether kernels, exchanges, graphs and steps are right on the GPU that is here.",
+    about = "Whether kernels, exchanges, graphs, steps and decoding are right on the GPU here.",
     sweep = { order = { "what", "cp" }, what = list_tests(), cp = { 4 } },
     params = { tokens = 96 },
     stream = function(case)

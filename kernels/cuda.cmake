@@ -21,9 +21,6 @@ set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX
   COMPILE_OPTIONS "-xc++;-O2;-Wno-unknown-pragmas")
 
 if(CPLAB_HAS_CUDA)
-  file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/*.cuh kernels/*/*.cuh
-       kernels/cuda.h kernels/kernels.h kernels/launch.h kernels/ops.h core/cplab.h)
-
   # Machine code for sm_80 and sm_90, and PTX that later devices compile. Spills and other local
   # memory are errors. Uncompressed, so that the specs can read what is shipped.
   set(nvcc_flags -std=c++17 -O3 -I${CMAKE_SOURCE_DIR}/core -I${CMAKE_SOURCE_DIR}/kernels
@@ -39,8 +36,9 @@ if(CPLAB_HAS_CUDA)
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
     add_custom_command(OUTPUT ${object}
       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${nvcc_flags} -c ${source} -o ${object}
-      DEPENDS ${source} ${cuda_headers} VERBATIM)
+      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${nvcc_flags} -MMD -MF ${object}.d -c ${source}
+              -o ${object}
+      DEPENDS ${source} DEPFILE ${object}.d VERBATIM)
     set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
     list(APPEND cuda_objects ${object})
   endforeach()

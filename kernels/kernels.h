@@ -15,9 +15,10 @@
  * what is called WIDE: of a table of bf16 that is f32, else it has the table's
  * dtype too. Row counts may be 0.
  * Nothing is allocated; `workspace` holds <op>_workspace(p) bytes, 64-byte
- * aligned. Outputs must not alias inputs except where said. Gradients of
- * activations are overwritten; gradients of PARAMETERS (named `grad_*`) are
- * added to, and may be NULL. Kernels do not fail: sizes are the caller's duty.
+ * aligned, and may be NULL where that is 0. Outputs must not alias inputs
+ * except where said. Gradients of activations are overwritten; gradients of
+ * PARAMETERS (named `grad_*`) are added to, and may be NULL. Kernels do not
+ * fail: sizes are the caller's duty.
  * Spans stand in slot order and do not overlap; here a span may be empty (its
  * state then passes unchanged). Kernels may run on many threads at once.
  *
@@ -27,7 +28,7 @@
  * WIDE are all grad_* of parameters, and: rms_norm nothing else; gates g, beta
  * and their gradients, a_log, dt_bias; gdn g, beta, every state and what has a
  * state's shape, transitions; attention and merge lse and its gradients;
- * moe probs, weights, their gradients; adamw and axpby as said there.
+ * moe probs, weights, their gradients; adamw, sgd and axpby as said there.
  *
  * Letters: n rows, D width of a head, H heads, K = key_dim, V = value_dim.
  */
@@ -42,17 +43,16 @@ typedef struct cpl_rms_norm {
     const void *x;      /* [n, D] */
     const void *weight; /* [D] */
     void *y;            /* [n, D]; may be x */
-    int64_t n_rows, width;
-    int64_t x_stride, y_stride;
+    int64_t n_rows, width, x_stride, y_stride;
     double eps, weight_offset;
 } cpl_rms_norm;
 typedef struct cpl_rms_norm_backward {
     const void *x, *weight, *dy;
     void *dx;          /* may be dy */
     void *grad_weight; /* [D] */
-    int64_t n_rows, width;
-    int64_t x_stride, dy_stride, dx_stride;
+    int64_t n_rows, width, x_stride, dy_stride, dx_stride;
     double eps, weight_offset;
+    void *workspace; /* where dx is dy */
 } cpl_rms_norm_backward;
 
 /* y = x / sqrt(mean(x^2) + eps) * weight * silu(z): normalise first, gate
@@ -79,15 +79,13 @@ typedef struct cpl_gated_rms_norm_backward {
 typedef struct cpl_l2norm {
     const void *x;
     void *y; /* may be x */
-    int64_t n_rows, heads, width;
-    int64_t x_stride, y_stride;
+    int64_t n_rows, heads, width, x_stride, y_stride;
     double eps;
 } cpl_l2norm;
 typedef struct cpl_l2norm_backward {
     const void *x, *dy;
     void *dx; /* may be dy */
-    int64_t n_rows, heads, width;
-    int64_t x_stride, dy_stride, dx_stride;
+    int64_t n_rows, heads, width, x_stride, dy_stride, dx_stride;
     double eps;
 } cpl_l2norm_backward;
 
@@ -98,8 +96,7 @@ typedef struct cpl_rope {
     const void *x; /* [n, heads, D] */
     void *y;       /* may be x */
     const int64_t *positions;
-    int64_t n_rows, heads, width, rotary_dim;
-    int64_t x_stride, y_stride;
+    int64_t n_rows, heads, width, rotary_dim, x_stride, y_stride;
     double theta;
     bool inverse;
 } cpl_rope;
@@ -160,8 +157,7 @@ typedef struct cpl_gdn {
     void *o;              /* [n, value_heads, V] dense */
     void *state_out;      /* [n_spans, value_heads, K, V] or NULL */
     const cpl_span *spans;
-    int64_t n_spans, n_rows;
-    int64_t key_heads, value_heads, key_dim, value_dim;
+    int64_t n_spans, n_rows, key_heads, value_heads, key_dim, value_dim;
     int64_t q_stride, k_stride, v_stride;
     int64_t chunk; /* rows per chunk, 1..64 */
     double scale;
@@ -228,8 +224,7 @@ typedef struct cpl_attention {
     void *o;       /* [n_queries, heads, V] dense */
     void *lse;     /* [n_queries, heads]: log sum exp of scaled scores */
     const cpl_attention_block *blocks;
-    int64_t n_blocks, n_queries, n_keys;
-    int64_t heads, kv_heads, key_dim, value_dim;
+    int64_t n_blocks, n_queries, n_keys, heads, kv_heads, key_dim, value_dim;
     int64_t q_stride, k_stride, v_stride;
     int64_t window; /* keys that a query sees, its own included; 0: no limit */
     double scale;
@@ -273,16 +268,14 @@ typedef struct cpl_merge_backward {
 
 /* y = x sigmoid(gate), [n, heads, D]; gate and x by row and head strides. */
 typedef struct cpl_sigmoid_gate {
-    const void *x, *gate;
-    void *y; /* dense */
-    int64_t n_rows, heads, width;
-    int64_t gate_stride, gate_head_stride; /* x is dense */
+    const void *x, *gate; /* x is dense */
+    void *y;              /* dense */
+    int64_t n_rows, heads, width, gate_stride, gate_head_stride;
 } cpl_sigmoid_gate;
 typedef struct cpl_sigmoid_gate_backward {
     const void *x, *gate, *dy;
     void *dx, *dgate; /* dgate has gate's strides */
-    int64_t n_rows, heads, width;
-    int64_t gate_stride, gate_head_stride;
+    int64_t n_rows, heads, width, gate_stride, gate_head_stride;
 } cpl_sigmoid_gate_backward;
 
 /* y = silu(gate) * up. */
@@ -324,6 +317,7 @@ typedef struct cpl_cross_entropy {
     double *loss_sum;
     int64_t n_rows, vocab;
     double grad_scale;
+    void *workspace; /* where dlogits is logits or NULL */
 } cpl_cross_entropy;
 
 /* c = alpha op(a) op(b) + beta c, row-major; op(a) is [m, k], op(b) [k, n];
@@ -352,8 +346,7 @@ typedef struct cpl_grouped_matmul {
     void *y;                  /* [n, out], y_stride */
     const int64_t *offsets;   /* [groups + 1] */
     int64_t groups, max_rows; /* no more rows than max_rows in all groups */
-    int64_t in, out;
-    int64_t x_stride, w_stride, w_step, y_stride;
+    int64_t in, out, x_stride, w_stride, w_step, y_stride;
 } cpl_grouped_matmul;
 typedef struct cpl_grouped_matmul_backward {
     cpl_grouped_matmul forward; /* its y is not read */
@@ -482,22 +475,48 @@ typedef struct cpl_sum_squares {
     const void *x; /* WIDE */
     double *sum;
     int64_t n;
+    void *workspace;
 } cpl_sum_squares;
+
+/*
+ * What all parameters share in a step of an optimizer, made once and left in
+ * memory: on a device nobody waits for the norm of the gradients, and a graph
+ * that is replayed counts on. With t = step, which is counted up first,
+ *   factors[0] = min(1, clip / (sqrt(squares) + 1e-6)), the share of the
+ *                gradients that is applied; of a NaN a NaN;
+ *   factors[1] = 1 - beta1^t;  factors[2] = 1 - beta2^t.
+ */
+typedef struct cpl_step_factors {
+    const double *squares; /* of all gradients; NULL: factors[0] = 1 */
+    int64_t *step;         /* steps before this one; NULL: factors[0] alone */
+    double *factors;       /* [3] */
+    double clip, beta1, beta2;
+} cpl_step_factors;
 
 /*
  * One step of Adam with decoupled weight decay (Loshchilov and Hutter, arXiv
  * 1711.05101; the decay is multiplied by the learning rate, as in PyTorch's
- * AdamW): with g = grad_scale grad and t = step, counted from 1,
+ * AdamW): with g = factors[0] grad,
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
  *   w -= lr (weight_decay w
- *            + m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)).
+ *            + m / factors[1] / (sqrt(v / factors[2]) + eps)).
  */
 typedef struct cpl_adamw {
     const void *grad; /* WIDE, and m and v */
     void *w, *m, *v;
-    int64_t n, step;
-    double lr, beta1, beta2, eps, weight_decay, grad_scale;
+    const double *factors; /* [3], of step_factors */
+    int64_t n;
+    double lr, beta1, beta2, eps, weight_decay;
 } cpl_adamw;
+
+/* One step down the gradient: w -= lr factors[0] grad. */
+typedef struct cpl_sgd {
+    const void *grad; /* WIDE */
+    void *w;
+    const double *factors; /* of step_factors */
+    int64_t n;
+    double lr;
+} cpl_sgd;
 
 /* The table of one (device, dtype). */
 typedef struct cpl_kernels {
@@ -509,6 +528,7 @@ typedef struct cpl_kernels {
     const char *(*attention_refusal)(const cpl_attention *p);
     const char *(*gdn_refusal)(const cpl_gdn *p);
     void (*rms_norm)(const cpl_rms_norm *p);
+    size_t (*rms_norm_backward_workspace)(const cpl_rms_norm_backward *p);
     void (*rms_norm_backward)(const cpl_rms_norm_backward *p);
     void (*gated_rms_norm)(const cpl_gated_rms_norm *p);
     void (*gated_rms_norm_backward)(const cpl_gated_rms_norm_backward *p);
@@ -539,6 +559,7 @@ typedef struct cpl_kernels {
     void (*swiglu_backward)(const cpl_swiglu_backward *p);
     void (*embedding)(const cpl_embedding *p);
     void (*embedding_backward)(const cpl_embedding_backward *p);
+    size_t (*cross_entropy_workspace)(const cpl_cross_entropy *p);
     void (*cross_entropy)(const cpl_cross_entropy *p);
     void (*matmul)(const cpl_matmul *p);
     void (*grouped_matmul)(const cpl_grouped_matmul *p);
@@ -553,8 +574,11 @@ typedef struct cpl_kernels {
     void (*moe_dispatch)(const cpl_moe_dispatch *p);
     void (*moe_combine)(const cpl_moe_combine *p);
     void (*moe_combine_backward)(const cpl_moe_combine_backward *p);
+    size_t (*sum_squares_workspace)(const cpl_sum_squares *p);
     void (*sum_squares)(const cpl_sum_squares *p);
+    void (*step_factors)(const cpl_step_factors *p);
     void (*adamw)(const cpl_adamw *p);
+    void (*sgd)(const cpl_sgd *p);
 } cpl_kernels;
 
 /* The table of the host, or NULL (with a sentence in cpl_last_error) where

@@ -8,7 +8,6 @@
 /* Kernels that need no workspace, and those that do. */
 #define CPLI_PLAIN_LIST(X)     \
     X(rms_norm)                \
-    X(rms_norm_backward)       \
     X(gated_rms_norm)          \
     X(gated_rms_norm_backward) \
     X(l2norm)                  \
@@ -26,7 +25,6 @@
     X(swiglu_backward)         \
     X(embedding)               \
     X(embedding_backward)      \
-    X(cross_entropy)           \
     X(matmul)                  \
     X(grouped_matmul)          \
     X(grouped_matmul_backward) \
@@ -40,14 +38,18 @@
     X(moe_dispatch)            \
     X(moe_combine)             \
     X(moe_combine_backward)    \
-    X(sum_squares)             \
-    X(adamw)
+    X(step_factors)            \
+    X(adamw)                   \
+    X(sgd)
 #define CPLI_WORKSPACE_LIST(X) \
     X(gdn)                     \
     X(gdn_backward)            \
     X(gdn_summary)             \
     X(gdn_summary_backward)    \
     X(attention)               \
-    X(attention_backward)
+    X(attention_backward)      \
+    X(rms_norm_backward)       \
+    X(cross_entropy)           \
+    X(sum_squares)
 
 #endif

@@ -9,6 +9,8 @@
  * sums are added in the order of the chunks. Between the two launches that
  * takes, they lie where the gradient of the activations will be written by a
  * third: all of its rows are free until then, if it is no input.
+ *
+ * To one number: each block leaves a part, and one block adds the parts.
  */
 #ifndef CPLI_ROWS_CUH
 #define CPLI_ROWS_CUH
@@ -123,6 +125,14 @@ chunk_sums<T> chunks_in(void *rows, int64_t stride, int64_t n_rows, int kinds,
     return {static_cast<word_t<T> *>(rows), stride, n_rows, n, each, kinds};
 }
 
+/* Bytes that sums in rows of `width` take. */
+template <class T> size_t chunk_bytes(const chunk_sums<T> &c, int64_t width)
+{
+    return c.n_chunks == 1 ? 0
+                           : static_cast<size_t>(c.n_chunks * c.kinds * width) *
+                                 sizeof(wide_t<T>);
+}
+
 template <class T>
 __device__ __forceinline__ int64_t chunk_begin(const chunk_sums<T> &c,
                                                int64_t chunk)
@@ -219,6 +229,36 @@ __device__ __forceinline__ void sum_columns(const chunk_sums<T> &c,
         leave_sum(c, chunk, 0, i, sum, static_cast<wide_t<T> *>(grad) + i);
     }
 }
+
+/* ---- to one number ---- */
+
+/* More parts than this are not needed to keep a device busy. */
+constexpr int64_t MAX_PARTS = 1024;
+
+/* Parts of n things, each of so many at least: the same on every device. */
+inline int64_t parts_for(int64_t n, int64_t least)
+{
+    const int64_t parts = (n + least - 1) / least;
+    return parts < 1 ? 1 : parts < MAX_PARTS ? parts : MAX_PARTS;
+}
+
+/* One part is the sum itself and takes no workspace. */
+inline size_t part_bytes(int64_t n_parts)
+{
+    return n_parts == 1 ? 0 : static_cast<size_t>(n_parts) * sizeof(double);
+}
+
+/* What a block found; every NaN is one for Lua. */
+__device__ __forceinline__ void leave_part(double *parts, double sum)
+{
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = sum == sum ? sum : static_cast<double>(NAN);
+}
+
+/* *sum = what the parts add up to (columns/add_parts.cu); one part lies there
+ * already. */
+int launch_add_parts(const double *parts, int64_t n_parts, double *sum,
+                     cpl_cuda_stream stream);
 
 } // namespace cpli
 

@@ -93,12 +93,23 @@ cpl_status cpl_capture_replay(cpl_capture *capture)
     return cpli_device_of(comm)->launch(comm, capture->graph);
 }
 
+/* What fails here was failing before, and that is told. */
+static void give_up(cpl_comm *comm)
+{
+    const cpli_device_ops *device = cpli_device_of(comm);
+    void *graph = NULL;
+    if (comm->ops->capture != NULL)
+        comm->ops->capture->give_up(comm);
+    else if (device->end_capture(comm, &graph) == CPL_OK)
+        device->drop(comm, graph);
+}
+
 void cpl_capture_destroy(cpl_capture *capture)
 {
     if (capture == NULL)
         return;
     if (capture->is_open)
-        cpl_capture_end(capture);
+        give_up(capture->comm);
     if (capture->graph != NULL)
         cpli_device_of(capture->comm)->drop(capture->comm, capture->graph);
     cpli_free(capture);

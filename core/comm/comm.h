@@ -124,6 +124,10 @@ typedef struct cpli_device_ops {
     const cpl_kernels *(*kernels)(cpl_dtype dtype, bool naive);
     cpl_status (*upload)(cpl_comm *comm, void *to, const void *from,
                          size_t bytes);
+    /* The same, but nobody waits, and `from` may change at once. Refused while
+     * a capture is made (UNSUPPORTED). */
+    cpl_status (*send)(cpl_comm *comm, void *to, const void *from,
+                       size_t bytes);
     cpl_status (*download)(cpl_comm *comm, void *to, const void *from,
                            size_t bytes);
     cpl_status (*copy)(cpl_comm *comm, void *to, const void *from,
@@ -163,11 +167,12 @@ typedef struct cpli_device_ops {
     void (*drop)(cpl_comm *comm, void *graph);
 } cpli_device_ops;
 
-/* One graph of the work of all ranks. All collective but drop, which is local.
- * Where a begin fails on one rank it fails on all, and nothing is captured. */
+/* One graph of the work of all ranks. All collective but give_up. Where a begin
+ * fails on one rank it fails on all, and nothing is captured. */
 typedef struct cpli_capture_ops {
     cpl_status (*begin)(cpl_comm *comm);
     cpl_status (*end)(cpl_comm *comm, void **graph);
+    void (*give_up)(cpl_comm *comm); /* what was begun; nobody else may come */
     cpl_status (*replay)(cpl_comm *comm, void *graph);
 } cpli_capture_ops;
 

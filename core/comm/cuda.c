@@ -64,8 +64,7 @@ static cpl_status meet(cpli_member *member, const cpli_transfer *mine,
     int64_t first = receives.begin;
     me->bases[from->member->comm.rank] = (void *)from->transfer->src;
     for (int64_t i = first; mine->way != CPLI_PULL && i < receives.end; i++)
-        CPL_TRY(cpli_table_set_from(&member->comm, mine->tables, i,
-                                    from->pieces[i - first].offset));
+        cpli_table_set_from(mine->tables, i, from->pieces[i - first].offset);
     return follow(me, direct_of(from->member)->ready[from->place]);
 }
 
@@ -147,6 +146,18 @@ static cpl_status begin_all(cpl_comm *comm)
     return status;
 }
 
+/* The other ranks may be anywhere; what rank 0 has not ended yet is no use to
+ * them. */
+static void give_all_up(cpl_comm *comm)
+{
+    direct *me = comm->device;
+    void *graph = NULL;
+    me->cuda.is_capturing = false;
+    if (comm->rank == 0 && cpli_cuda_end_capture(comm, &graph) == CPL_OK)
+        cpli_cuda_drop(comm, graph);
+    cpli_cuda_give_rest(&me->cuda);
+}
+
 /* After all that the ranks did before; what they do later comes after it. */
 static cpl_status launch_for_all(cpl_comm *comm, void *graph)
 {
@@ -167,8 +178,10 @@ static cpl_status replay_all(cpl_comm *comm, void *graph)
     return is_first ? CPL_OK : follow(me, rank_of(comm, 0)->after);
 }
 
-static const cpli_capture_ops capture_ops = {
-    .begin = begin_all, .end = end_all, .replay = replay_all};
+static const cpli_capture_ops capture_ops = {.begin = begin_all,
+                                             .end = end_all,
+                                             .give_up = give_all_up,
+                                             .replay = replay_all};
 
 static void release(cpl_comm *comm, cpli_transfer *transfer)
 {

@@ -196,6 +196,8 @@ void cpli_cuda_settle(cpli_cuda *device)
     if (device->is_capturing)
         return; /* waiting would end the capture */
     await_stream(device, "giving up memory", &error);
+    if (error != cudaSuccess)
+        cudaGetLastError(); /* of a capture that another rank has not ended */
 }
 
 /* ---- opening ---- */
@@ -247,6 +249,7 @@ void cpli_cuda_close(cpli_cuda *device)
 {
     cpli_cublas_close(device);
     cpli_cuda_drop_traces(device);
+    cpli_cuda_drop_pinned(device);
     cpli_free(device->blocks);
     if (device->stream != NULL)
         cudaStreamDestroy(device->stream);

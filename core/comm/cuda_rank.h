@@ -42,6 +42,8 @@ typedef struct cpli_cuda {
     cpl_status unsaid;
     char why[256];
     struct cpli_traces *traces; /* what cuda_trace.c keeps; NULL: nothing */
+    struct cpli_pinned *pinned; /* likewise cuda_send.c */
+    struct cpli_envelope *envelopes;
     /* Where the stream may wait for ranks that never come: asked while the host
      * waits for it. Not OK: they do not come, and what waits for them has been
      * given up. */
@@ -97,6 +99,17 @@ void cpli_cuda_give(cpli_cuda *device, void *memory);
 cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,
                             size_t bytes);
 
+/* ---- lists on their way (cuda_send.c) ---- */
+
+/* Memory of the host that the stream copies from and to, until the device is
+ * closed. */
+cpl_status cpli_cuda_pin(cpli_cuda *device, size_t bytes, void **out);
+/* Gives back all that was pinned. */
+void cpli_cuda_drop_pinned(cpli_cuda *device);
+/* As cpli_device_ops has it. */
+cpl_status cpli_cuda_send(cpl_comm *comm, void *to, const void *from,
+                          size_t bytes);
+
 /* ---- matrix products (cublas.c) ---- */
 
 /* Opens cuBLAS for a device that has a stream; nothing where there is none.
@@ -151,8 +164,7 @@ cpl_status cpli_table_create(cpl_comm *comm, const cpli_end *ends, int64_t n,
                              cpli_table **out);
 void cpli_table_destroy(cpl_comm *comm, cpli_table *table);
 /* Of a late one: end i comes from there. */
-cpl_status cpli_table_set_from(cpl_comm *comm, cpli_table *table, int64_t i,
-                               int64_t from);
+void cpli_table_set_from(cpli_table *table, int64_t i, int64_t from);
 /* Enqueues the moves; bases by place. */
 cpl_status cpli_table_launch(cpl_comm *comm, cpli_table *table,
                              void *const *bases, void *target);

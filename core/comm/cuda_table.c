@@ -22,16 +22,14 @@ struct cpli_table {
     cpl_dtype dtype;
     int fill;
     int unit;
-    bool is_late;
     bool is_changed; /* the host's block is newer */
     int64_t n_ends;
     cpl_cuda_piece *pieces; /* of the ends; a peer is a place of its batch */
     batch *batches;
     int n_batches;
     size_t bytes;
-    char *here; /* the block on the host: pinned where it is late */
+    char *here; /* the block on the host */
     void *there;
-    cudaEvent_t sent; /* late: the last upload */
 };
 
 /* ---- making: what each launch has ---- */
@@ -138,16 +136,8 @@ static void write_lists(cpli_table *table, const cpli_sums *sums)
 
 static cpl_status take_block(cpl_comm *comm, cpli_table *table)
 {
-    cpli_cuda *device = cpli_cuda_of(comm);
     CPL_TRY(cpli_cuda_alloc(comm, table->bytes, &table->there));
-    if (!table->is_late)
-        return CPL_ALLOC(table->bytes, &table->here);
-    CPL_TRY(cpli_cuda_check(
-        device, cudaEventCreateWithFlags(&table->sent, cudaEventDisableTiming),
-        "making an event"));
-    return cpli_cuda_check(device,
-                           cudaMallocHost((void **)&table->here, table->bytes),
-                           "taking pinned memory");
+    return CPL_ALLOC(table->bytes, &table->here);
 }
 
 static cpl_status make_sums(const cpli_table *table, cpli_sums *out)
@@ -176,14 +166,14 @@ static cpl_status make_block(cpl_comm *comm, cpli_table *table)
 }
 
 static cpl_status fill_table(cpl_comm *comm, cpli_table *table,
-                             const cpli_end *ends)
+                             const cpli_end *ends, bool late)
 {
     CPL_TRY(cut(table, ends));
     CPL_TRY(list_pieces(table, ends));
     table->unit = unit_of(table);
     CPL_TRY(make_block(comm, table));
-    table->is_changed = table->is_late;
-    if (table->is_late)
+    table->is_changed = late;
+    if (late)
         return CPL_OK;
     return cpli_cuda_upload(comm, table->there, table->here, table->bytes);
 }
@@ -202,8 +192,7 @@ cpl_status cpli_table_create(cpl_comm *comm, const cpli_end *ends, int64_t n,
     table->dtype = like->dtype;
     table->fill = like->fill;
     table->n_ends = n;
-    table->is_late = late;
-    cpl_status status = fill_table(comm, table, ends);
+    cpl_status status = fill_table(comm, table, ends, late);
     if (status != CPL_OK) {
         cpli_table_destroy(comm, table);
         return status;
@@ -217,13 +206,7 @@ void cpli_table_destroy(cpl_comm *comm, cpli_table *table)
     if (table == NULL)
         return;
     cpli_cuda_free(comm, table->there); /* waits for the stream */
-    if (table->is_late) {
-        cudaFreeHost(table->here);
-        if (table->sent != NULL)
-            cudaEventDestroy(table->sent);
-    } else {
-        cpli_free(table->here);
-    }
+    cpli_free(table->here);
     cpli_free(table->batches);
     cpli_free(table->pieces);
     cpli_free(table);
@@ -231,45 +214,20 @@ void cpli_table_destroy(cpl_comm *comm, cpli_table *table)
 
 /* ---- pieces that move ---- */
 
-/* The host's block may be on its way still. */
-static cpl_status await_sent(cpl_comm *comm, cpli_table *table)
+void cpli_table_set_from(cpli_table *table, int64_t i, int64_t from)
 {
-    cpli_cuda *device = cpli_cuda_of(comm);
-    cudaError_t error = cudaEventQuery(table->sent);
-    if (error != cudaErrorNotReady)
-        return cpli_cuda_check(device, error, "a table");
-    cudaGetLastError();
-    cpl_counters_here()->host_syncs++;
-    return cpli_cuda_check(device, cudaEventSynchronize(table->sent),
-                           "a table");
-}
-
-cpl_status cpli_table_set_from(cpl_comm *comm, cpli_table *table, int64_t i,
-                               int64_t from)
-{
-    if (table->pieces[i].from == from)
-        return CPL_OK;
-    if (!table->is_changed)
-        CPL_TRY(await_sent(comm, table));
+    table->is_changed |= table->pieces[i].from != from;
     table->pieces[i].from = from;
-    table->is_changed = true;
-    return CPL_OK;
 }
 
 static cpl_status send(cpl_comm *comm, cpli_table *table)
 {
-    cpli_cuda *device = cpli_cuda_of(comm);
     table->unit = unit_of(table);
     for (int i = 0; i < table->n_batches; i++)
         copy_pieces(table, &table->batches[i]);
-    CPL_TRY(
-        cpli_cuda_check(device,
-                        cudaMemcpyAsync(table->there, table->here, table->bytes,
-                                        cudaMemcpyHostToDevice, device->stream),
-                        "a table"));
+    CPL_TRY(cpli_cuda_send(comm, table->there, table->here, table->bytes));
     table->is_changed = false;
-    return cpli_cuda_check(device, cudaEventRecord(table->sent, device->stream),
-                           "a table");
+    return CPL_OK;
 }
 
 /* ---- launching ---- */

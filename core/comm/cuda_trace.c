@@ -23,14 +23,6 @@ typedef struct list {
     bool is_captured; /* a graph reads it in every replay: it stays */
 } list;
 
-/* The head of memory that is pinned until the device is closed: freeing it
- * waits for all devices, and one of them may wait for what this rank is to send
- * later. */
-typedef struct pinned {
-    struct pinned *next;
-    int64_t zero; /* padding */
-} pinned;
-
 /* What is said of a wrong row beside its numbers. */
 typedef struct label {
     int rank;
@@ -50,7 +42,6 @@ typedef struct cpli_traces {
     int64_t n_labels, room;
     slate *slate;
     cpl_cuda_wrong *wrong; /* device */
-    pinned *all_pinned;
 } cpli_traces;
 
 /* ---- keeping ---- */
@@ -63,27 +54,11 @@ void cpli_cuda_drop_traces(cpli_cuda *device)
     for (int i = 0; i < traces->n_lists; i++)
         cpli_cuda_give(device, traces->lists[i].there);
     cpli_cuda_give(device, traces->wrong);
-    for (pinned *next, *one = traces->all_pinned; one != NULL; one = next) {
-        next = one->next;
-        cudaFreeHost(one);
-    }
     for (int64_t i = 0; i < traces->n_labels; i++)
         cpli_free(traces->labels[i].who);
     cpli_free(traces->labels);
     cpli_free(traces);
     device->traces = NULL;
-}
-
-static cpl_status pin(cpli_cuda *device, size_t bytes, void **out)
-{
-    pinned *made = NULL;
-    CPL_TRY(cpli_cuda_check(
-        device, cudaMallocHost((void **)&made, sizeof *made + bytes),
-        "taking pinned memory"));
-    made->next = device->traces->all_pinned;
-    device->traces->all_pinned = made;
-    *out = made + 1;
-    return CPL_OK;
 }
 
 static cpl_status copy(cpli_cuda *device, void *to, const void *from,
@@ -111,7 +86,7 @@ static cpl_status begin(cpli_cuda *device)
     CPL_TRY(CPL_ALLOC(1, &device->traces));
     traces = device->traces;
     cpl_status status =
-        pin(device, sizeof *traces->slate, (void **)&traces->slate);
+        cpli_cuda_pin(device, sizeof *traces->slate, (void **)&traces->slate);
     if (status == CPL_OK)
         status = cpli_cuda_take(device, sizeof *traces->wrong,
                                 (void **)&traces->wrong);
@@ -169,7 +144,8 @@ static cpl_status make_room_for(cpli_cuda *device, int64_t n_runs, list *one)
     while (room < n_runs)
         room *= 2;
     CPL_TRY(cpli_cuda_take(device, bytes_of(room), (void **)&there));
-    cpl_status status = pin(device, bytes_of(room), (void **)&one->here);
+    cpl_status status =
+        cpli_cuda_pin(device, bytes_of(room), (void **)&one->here);
     if (status != CPL_OK) {
         cpli_cuda_give(device, there);
         return status;

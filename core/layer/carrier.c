@@ -2,13 +2,13 @@
 #include "carrier.h"
 
 cpl_status cpli_carrier_create(const cpl_layer *layer,
-                               const cpl_route_part *part, int64_t width,
-                               cpli_carrier *out)
+                               const cpl_route_part *part, cpl_dtype dtype,
+                               int64_t width, cpli_carrier *out)
 {
     cpl_comm *comm = layer->place->comm;
     if (part->n_sends + part->n_receives == 0)
         return CPL_OK;
-    CPL_TRY(cpli_plan_from_parts(part, comm, layer->dtype, width, &out->rows));
+    CPL_TRY(cpli_plan_from_parts(part, comm, dtype, width, &out->rows));
     return cpli_plan_from_parts(part, comm, CPL_I64, 1, &out->positions);
 }
 

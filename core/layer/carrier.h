@@ -16,10 +16,10 @@ typedef struct cpli_carrier {
     bool is_traced;
 } cpli_carrier;
 
-/* Local. Rows of `width` elements of the layer's dtype. */
+/* Local. Rows of `width` elements, of the layer's dtype or its wide one. */
 cpl_status cpli_carrier_create(const cpl_layer *layer,
-                               const cpl_route_part *part, int64_t width,
-                               cpli_carrier *out);
+                               const cpl_route_part *part, cpl_dtype dtype,
+                               int64_t width, cpli_carrier *out);
 void cpli_carrier_destroy(cpli_carrier *carrier);
 
 /* As cpl_plan_start and cpl_plan_finish. `traced`: src has a trace, and dst

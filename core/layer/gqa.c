@@ -22,7 +22,7 @@ typedef struct gqa_layer {
     cpli_core core;     /* q normed and rotated; kv: keys, values of own rows */
     cpl_tensor *q_gate; /* [n, heads, 2, D]: query, gate */
     cpl_tensor *k_raw;  /* [n, kv_heads, D] before its norm */
-    cpl_tensor *k;      /* [n, kv_heads, D] normed */
+    cpl_tensor *k;      /* [n, kv_heads, D] normed; backward: d_k_raw */
     cpl_tensor *gated;
     cpl_tensor *d_q_gate, *d_k, *d_gated;
 } gqa_layer;
@@ -234,10 +234,10 @@ static void qkv_backward(gqa_layer *gqa, void *dx)
     norm_heads_backward(gqa, Q_NORM, gqa->q_gate->data, gqa->core.d_q->data,
                         gqa->d_q_gate->data, 2 * head_dim, gqa->heads.n);
     norm_heads_backward(gqa, K_NORM, gqa->k_raw->data, gqa->d_k->data,
-                        gqa->d_k->data, head_dim, gqa->kv_heads.n);
+                        gqa->k->data, head_dim, gqa->kv_heads.n);
     project_backward(gqa, Q_PROJ, gqa->d_q_gate->data, 2 * gqa->q_width, dx,
                      false);
-    project_backward(gqa, K_PROJ, gqa->d_k->data, gqa->kv_width, dx, true);
+    project_backward(gqa, K_PROJ, gqa->k->data, gqa->kv_width, dx, true);
     project_backward(gqa, V_PROJ,
                      cpli_at(layer, gqa->core.d_kv->data, gqa->kv_width),
                      2 * gqa->kv_width, dx, true);

@@ -29,18 +29,21 @@ typedef struct cpli_core {
     int64_t n_rows;
     double scale;
     int a2a;         /* ranks that spread heads: asked for by a2a+p2p */
-    int64_t *rotary; /* those of the rank's rows, if not the place's */
+    int64_t *rotary; /* those of the rank's rows, if not the place's; sent */
+    int64_t *sent_rotary;     /* to here */
     const int64_t *positions; /* of the last forward, where kernels read them */
 
     /* The caller's, forward: q [n, heads, K] and kv [n, kv_heads * K, then
      * kv_heads * V unless they are in the keys], both kept until backward, are
-     * read; o [n, heads, V] and lse [n, heads] are made. Backward reads d_o,
-     * makes d_q and d_kv. kv carries the marks of the rows. */
+     * read; o [n, heads, V] is made, and lse [n, heads] for backward, which
+     * there is none behind a past. Backward reads d_o, makes d_q and d_kv. kv
+     * carries the marks of the rows. */
     cpl_tensor *q, *kv, *o, *lse;
     cpl_tensor *d_o, *d_q, *d_kv;
 
     const struct gqa_mode *mode;
     void *state;           /* of the mode */
+    cpli_kv_moves moves;   /* of a cache */
     struct gqa_past *past; /* what a forward with a past needs; or NULL */
 } cpli_core;
 

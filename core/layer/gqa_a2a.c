@@ -54,8 +54,10 @@ static cpl_status make_slices(const cpli_core *core, const cpli_ring *ring,
                                  .n_source_rows = to->n_target_rows,
                                  .n_target_rows = to->n_source_rows};
     cpl_layer *layer = core->layer;
-    CPL_TRY(cpli_carrier_create(layer, to, width, &out->ways[TO_SHARD]));
-    CPL_TRY(cpli_carrier_create(layer, &back, width, &out->ways[TO_RANK]));
+    cpl_dtype dtype = layer->dtype;
+    CPL_TRY(cpli_carrier_create(layer, to, dtype, width, &out->ways[TO_SHARD]));
+    CPL_TRY(
+        cpli_carrier_create(layer, &back, dtype, width, &out->ways[TO_RANK]));
     const cpli_buffer packed = {&out->packed, ring->a2a * layer->n_rows, width,
                                 CPLI_SCRATCH};
     return cpli_layer_buffers(layer, &packed, 1);

@@ -131,27 +131,19 @@ cpl_status cpli_core_workspace(const cpli_core *core, int64_t n_blocks,
 
 /* ---- with or without a cache ---- */
 
-static cpl_status refuse_device(const cpl_layer *layer)
-{
-    const cpli_device_ops *device = cpli_device_of(layer->place->comm);
-    if (device == NULL || layer->cache == NULL)
-        return CPL_OK;
-    return cpli_fail(CPL_UNSUPPORTED,
-                     "%s: a cache of keys lies in the host's memory, not on "
-                     "%s",
-                     layer->name, device->name);
-}
-
 /* A cache may fail on one rank alone, so the mode comes first. */
 cpl_status cpli_core_prepare(cpli_core *core)
 {
     cpl_kv_cache *cache = core->layer->cache;
-    CPL_TRY(refuse_device(core->layer));
+    cpli_lists *lists = &core->layer->lists;
+    int64_t n = core->n_rows;
     CPL_TRY(core->mode->prepare(core));
-    CPL_TRY(CPLI_LIST_MAKE(&core->layer->lists, core->n_rows, &core->rotary));
+    CPL_TRY(CPLI_LIST_MAKE(lists, n, &core->rotary));
+    CPL_TRY(CPLI_LIST_ROOM(lists, core->rotary, n, &core->sent_rotary));
     if (cache == NULL)
         return CPL_OK;
     CPL_TRY(cpli_kv_cache_take(cache, core->layer, cpli_core_kv_width(core)));
+    CPL_TRY(cpli_kv_moves_make(core->layer, &core->moves));
     if (!cpli_kv_cache_has_past(cache))
         return CPL_OK;
     return cpli_past_create(core, &core->past);
@@ -186,7 +178,7 @@ cpl_status cpli_core_forward(cpli_core *core)
     const cpl_layer *layer = core->layer;
     if (layer->cache == NULL)
         return core->mode->forward(core);
-    CPL_TRY(cpli_kv_cache_keep(layer->cache, layer, core->kv));
+    CPL_TRY(cpli_kv_cache_keep(layer->cache, layer, &core->moves, core->kv));
     CPL_TRY(attend(core));
     cpli_kv_cache_advance(layer->cache, layer->place);
     return CPL_OK;
@@ -209,17 +201,16 @@ static void fill_rotary(const cpli_core *core)
     }
 }
 
-/* Of sequences that begin they are those of the place. Others are known now
- * only, and sent to a device by a planted fault alone: it has no caches. */
+/* Of sequences that begin they are those of the place; others are known now
+ * only. */
 cpl_status cpli_core_rotary(cpli_core *core)
 {
-    cpl_layer *layer = core->layer;
-    int64_t *sent;
+    const cpl_layer *layer = core->layer;
     core->positions = layer->place->kernel_positions;
     if (layer->cache == NULL && cpl_faults_here()->rope_shift == 0)
         return CPL_OK;
     fill_rotary(core);
-    CPL_TRY(CPLI_LIST_SEND(&layer->lists, core->rotary, core->n_rows, &sent));
-    core->positions = sent;
-    return CPL_OK;
+    core->positions = core->sent_rotary;
+    return CPLI_LIST_RESEND(&layer->lists, core->sent_rotary, core->rotary,
+                            core->n_rows);
 }

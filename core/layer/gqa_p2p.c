@@ -140,8 +140,8 @@ static cpl_status make_hop(cpli_round *round, int step, hop_plans *hop)
     const message keys = keys_message(round, step);
     const message gradients = gradients_message(round, step);
     const cpl_route_part part = part_of(&keys);
-    CPL_TRY(cpli_carrier_create(layer, &part, cpli_core_kv_width(round->core),
-                                &hop->keys));
+    CPL_TRY(cpli_carrier_create(layer, &part, layer->dtype,
+                                cpli_core_kv_width(round->core), &hop->keys));
     CPL_TRY(make_plan(round, &gradients, &hop->gradients));
     hop->brings_keys = keys.receive.peer >= 0;
     hop->brings_gradients = gradients.receive.peer >= 0;

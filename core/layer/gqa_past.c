@@ -10,8 +10,6 @@
  */
 #include "gqa.h"
 
-#include <math.h>
-
 enum { MAX_BLOCKS = 64 }; /* in one call of the kernel */
 
 /* The real rows of all ranks, one rank's behind the other's. */
@@ -19,9 +17,9 @@ typedef struct all_rows {
     cpl_span *spans; /* slot: among all of them */
     int64_t *slots;  /* of each span, on its rank */
     int64_t n_spans, n_rows;
-    int64_t *first;      /* ranks + 1: which spans are a rank's */
-    int64_t *n_local_of; /* rows of each rank, padding included */
-    cpl_run *runs;       /* one a span: their positions in the stream */
+    int64_t *first;     /* ranks + 1: which spans are a rank's, */
+    int64_t *first_row; /* and which rows */
+    cpl_run *runs;      /* one a span: their positions in the stream */
 } all_rows;
 
 typedef struct gqa_past {
@@ -30,9 +28,11 @@ typedef struct gqa_past {
     cpli_carrier queries; /* from the rank's rows to all of them */
     cpli_carrier o, lse;  /* from all of them to what each rank made of ours */
     cpli_core inner;      /* all rows, the keys of this rank */
-    cpl_tensor *o_parts;  /* [ranks * n, heads * V], those of rank r from row */
-    cpl_tensor *lse_parts; /* [ranks * n, heads],     r * n on */
-    cpl_attention_block blocks[MAX_BLOCKS];
+    int64_t n_own;        /* real rows here */
+    cpl_tensor *o_parts;  /* [ranks * n_own, heads * V], those of rank r from */
+    cpl_tensor *lse_parts; /* [ranks * n_own, heads],     row r * n_own on */
+    int64_t *home;         /* the slots of our real rows, for kernels */
+    cpl_attention_block *blocks, *sent_blocks; /* MAX_BLOCKS */
     void *workspace;
 } gqa_past;
 
@@ -47,7 +47,6 @@ static cpl_status collect_rank(const cpl_place *place, int rank, all_rows *all)
 {
     cpl_span *spans;
     int64_t n;
-    CPL_TRY(cpl_layout_n_local(place->layout, rank, &all->n_local_of[rank]));
     CPL_TRY(cpl_layout_spans(place->layout, rank, true, &spans, &n));
     size_t total = (size_t)(all->n_spans + n);
     cpl_status status;
@@ -63,6 +62,7 @@ static cpl_status collect_rank(const cpl_place *place, int rank, all_rows *all)
         all->n_rows += spans[i].length;
     }
     all->first[rank + 1] = all->n_spans;
+    all->first_row[rank + 1] = all->n_rows;
 end:
     cpl_free(spans);
     return status;
@@ -73,7 +73,7 @@ static cpl_status collect(const cpl_place *place, all_rows *all)
     const cpl_stream *stream = cpl_layout_stream(place->layout);
     int size = n_ranks_of(place);
     CPL_TRY(CPL_ALLOC(size + 1, &all->first));
-    CPL_TRY(CPL_ALLOC(size, &all->n_local_of));
+    CPL_TRY(CPL_ALLOC(size + 1, &all->first_row));
     for (int rank = 0; rank < size; rank++)
         CPL_TRY(collect_rank(place, rank, all));
     CPL_TRY(CPL_ALLOC(all->n_spans, &all->runs));
@@ -86,18 +86,25 @@ static cpl_status collect(const cpl_place *place, all_rows *all)
     return CPL_OK;
 }
 
-/* A segment for each span of `rank`, between its rows among all, and its rows
- * on its rank, behind `before` others. */
+static int64_t n_real(const all_rows *all, int rank)
+{
+    return all->first_row[rank + 1] - all->first_row[rank];
+}
+
+/* A segment for each span of `rank`, between its rows among all of them, and
+ * the same rows elsewhere: where the rank has them (there < 0), or one behind
+ * the other from row `there` on. */
 static cpl_segment *add(const all_rows *all, int rank, int peer, bool is_all,
-                        int64_t before, cpl_segment *out)
+                        int64_t there, cpl_segment *out)
 {
     for (int64_t i = all->first[rank]; i < all->first[rank + 1]; i++) {
         int64_t slot = all->spans[i].slot;
-        int64_t there = before + all->slots[i];
+        int64_t other =
+            there < 0 ? all->slots[i] : there + slot - all->first_row[rank];
         *out++ = (cpl_segment){.peer = peer,
                                .position = all->runs[i].start,
-                               .slot = is_all ? slot : there,
-                               .peer_slot = is_all ? there : slot,
+                               .slot = is_all ? slot : other,
+                               .peer_slot = is_all ? other : slot,
                                .length = all->spans[i].length};
     }
     return out;
@@ -124,31 +131,48 @@ static cpl_status make_carriers(cpli_core *core, gqa_past *past)
                                     .n_sends = all->n_spans,
                                     .n_receives = size * own,
                                     .n_source_rows = all->n_rows,
-                                    .n_target_rows = size * place->n_rows};
+                                    .n_target_rows = size * past->n_own};
     for (int r = 0; r < size; r++) {
-        out = add(all, place->rank, r, false, 0, out);
-        in = add(all, r, r, true, 0, in);
-        back = add(all, r, r, true, place->rank * all->n_local_of[r], back);
-        home = add(all, place->rank, r, false, r * place->n_rows, home);
+        out = add(all, place->rank, r, false, -1, out);
+        in = add(all, r, r, true, -1, in);
+        back = add(all, r, r, true, place->rank * n_real(all, r), back);
+        home = add(all, place->rank, r, false, r * past->n_own, home);
     }
     cpl_layer *layer = core->layer;
     int64_t width = core->heads * core->key_dim;
-    CPL_TRY(cpli_carrier_create(layer, &to_all, width, &past->queries));
+    CPL_TRY(cpli_carrier_create(layer, &to_all, layer->dtype, width,
+                                &past->queries));
     width = core->heads * core->value_dim;
-    CPL_TRY(cpli_carrier_create(layer, &to_home, width, &past->o));
-    return cpli_carrier_create(layer, &to_home, core->heads, &past->lse);
+    CPL_TRY(
+        cpli_carrier_create(layer, &to_home, layer->dtype, width, &past->o));
+    return cpli_carrier_create(layer, &to_home, layer->wide, core->heads,
+                               &past->lse);
 }
 
-static cpl_status fill(cpli_core *core, gqa_past *past)
+/* The slots of our rows, and room for the blocks of a call. */
+static cpl_status make_lists(cpli_core *core, gqa_past *past)
+{
+    const cpl_place *place = core->layer->place;
+    cpli_lists *lists = &core->layer->lists;
+    int64_t *slots;
+    int64_t n = 0;
+    CPL_TRY(CPLI_LIST_MAKE(lists, past->n_own, &slots));
+    for (int64_t i = 0; i < place->n_spans; i++)
+        for (int64_t j = 0; j < place->spans[i].length; j++)
+            slots[n++] = place->spans[i].slot + j;
+    CPL_TRY(CPLI_LIST_SEND(lists, slots, n, &past->home));
+    CPL_TRY(CPLI_LIST_MAKE(lists, MAX_BLOCKS, &past->blocks));
+    return CPLI_LIST_ROOM(lists, past->blocks, MAX_BLOCKS, &past->sent_blocks);
+}
+
+static cpl_status make_buffers(cpli_core *core, gqa_past *past)
 {
     cpli_core *inner = &past->inner;
-    CPL_TRY(collect(core->layer->place, &past->all));
-    CPL_TRY(make_carriers(core, past));
     *inner = *core;
     inner->n_rows = past->all.n_rows;
     inner->state = NULL;
     int64_t n = inner->n_rows;
-    int64_t parts = n_ranks_of(core->layer->place) * core->n_rows;
+    int64_t parts = n_ranks_of(core->layer->place) * past->n_own;
     int64_t width = core->heads * core->value_dim;
     const cpli_buffer buffers[] = {
         {&inner->q, n, core->heads * core->key_dim, CPLI_SCRATCH},
@@ -162,6 +186,16 @@ static cpl_status fill(cpli_core *core, gqa_past *past)
     return cpli_core_workspace(inner, MAX_BLOCKS,
                                cpl_tensor_n_rows(core->layer->cache->rows),
                                &past->workspace);
+}
+
+static cpl_status fill(cpli_core *core, gqa_past *past)
+{
+    const cpl_place *place = core->layer->place;
+    CPL_TRY(collect(place, &past->all));
+    past->n_own = n_real(&past->all, place->rank);
+    CPL_TRY(make_carriers(core, past));
+    CPL_TRY(make_lists(core, past));
+    return make_buffers(core, past);
 }
 
 cpl_status cpli_past_create(cpli_core *core, gqa_past **out)
@@ -181,7 +215,7 @@ void cpli_past_destroy(gqa_past *past)
     cpli_carrier_destroy(&past->lse);
     cpli_free(past->segments);
     cpli_free(past->all.runs);
-    cpli_free(past->all.n_local_of);
+    cpli_free(past->all.first_row);
     cpli_free(past->all.first);
     cpli_free(past->all.slots);
     cpli_free(past->all.spans);
@@ -214,18 +248,27 @@ static bool sees_some(const cpli_core *core, int64_t at, int64_t n_queries,
             keys->position + keys->length + core->window > at + 1);
 }
 
+static cpl_status flush(const cpli_core *core, cpl_attention *attention)
+{
+    const cpl_layer *layer = core->layer;
+    const gqa_past *past = core->past;
+    CPL_TRY(CPLI_LIST_RESEND(&layer->lists, past->sent_blocks, past->blocks,
+                             attention->n_blocks));
+    layer->kernels->attention(attention);
+    attention->n_blocks = 0;
+    attention->accumulate = true;
+    return CPL_OK;
+}
+
 /* Visits all runs of keys of every span of queries; blocks go on from each
  * other, in as many calls as it takes. */
-static void attend(cpli_core *core)
+static cpl_status attend(const cpli_core *core)
 {
-    gqa_past *past = core->past;
+    const gqa_past *past = core->past;
     const cpl_kv_cache *cache = core->layer->cache;
-    const cpl_kernels *kernels = core->layer->kernels;
     cpl_attention attention =
         cpli_core_attention(&past->inner, cache->rows, past->workspace);
-    attention.blocks = past->blocks;
-    kernels->attention(&attention); /* no block: o = 0, lse = -inf */
-    attention.accumulate = true;
+    attention.blocks = past->sent_blocks;
     for (int64_t i = 0; i < past->all.n_spans; i++) {
         const cpl_span *span = &past->all.spans[i];
         const cpli_kv_run *runs = cpli_kv_runs(cache, span->sequence);
@@ -233,10 +276,8 @@ static void attend(cpli_core *core)
         for (int64_t j = 0; j < cache->n_runs[span->sequence]; j++) {
             if (!sees_some(core, at, span->length, &runs[j]))
                 continue;
-            if (attention.n_blocks == MAX_BLOCKS) {
-                kernels->attention(&attention);
-                attention.n_blocks = 0;
-            }
+            if (attention.n_blocks == MAX_BLOCKS)
+                CPL_TRY(flush(core, &attention));
             past->blocks[attention.n_blocks++] =
                 (cpl_attention_block){.q_slot = span->slot,
                                       .n_queries = span->length,
@@ -245,31 +286,29 @@ static void attend(cpli_core *core)
                                       .n_before = at - runs[j].position};
         }
     }
-    kernels->attention(&attention);
+    return flush(core, &attention);
 }
 
-/* What came home must stand where it came from, rank by rank. */
+/* What came home must be of our rows, rank by rank. */
 static cpl_status check_home(const cpli_core *core)
 {
     const cpl_place *place = core->layer->place;
     const gqa_past *past = core->past;
-    const all_rows *all = &past->all;
+    int64_t first = past->all.first[place->rank];
+    int64_t n = past->all.first[place->rank + 1] - first;
     cpl_tensor part = *past->o_parts;
     if (part.trace == NULL)
         return CPL_OK;
-    for (int r = 0; r < n_ranks_of(place); r++)
-        for (int64_t i = all->first[place->rank];
-             i < all->first[place->rank + 1]; i++) {
-            part.trace =
-                past->o_parts->trace + r * place->n_rows + all->slots[i];
-            part.shape[0] = all->spans[i].length;
-            CPL_TRY(cpli_trace_runs(&part, &all->runs[i], 1, place->rank,
-                                    core->layer->name));
-        }
+    part.shape[0] = past->n_own;
+    for (int r = 0; r < n_ranks_of(place); r++) {
+        part.trace = past->o_parts->trace + r * past->n_own;
+        CPL_TRY(cpli_trace_runs(&part, past->all.runs + first, n, place->rank,
+                                core->layer->name));
+    }
     return CPL_OK;
 }
 
-static cpl_status bring_home(cpli_core *core, bool traced)
+static cpl_status bring_home(const cpli_core *core, bool traced)
 {
     gqa_past *past = core->past;
     if (traced && past->inner.q->trace != NULL)
@@ -282,34 +321,51 @@ static cpl_status bring_home(cpli_core *core, bool traced)
     return traced ? check_home(core) : CPL_OK;
 }
 
-static void merge_part(const cpli_core *core, const cpl_span *span, int rank)
+/* What rank `from` made of our rows joins what rank `to` made of them. */
+static void merge_part(const cpli_core *core, int from, int to)
 {
     const cpl_layer *layer = core->layer;
     const gqa_past *past = core->past;
+    int64_t heads = past->n_own * core->heads;
+    const void *o = past->o_parts->data;
+    const void *lse = past->lse_parts->data;
+    layer->kernels->merge(
+        &(cpl_merge){.o = cpli_at(layer, o, to * heads * core->value_dim),
+                     .lse = cpli_at_wide(layer, lse, to * heads),
+                     .o_b = cpli_at(layer, o, from * heads * core->value_dim),
+                     .lse_b = cpli_at_wide(layer, lse, from * heads),
+                     .n_rows = past->n_own,
+                     .heads = core->heads,
+                     .width = core->value_dim});
+}
+
+/* In rank order. */
+static cpl_status merge_parts(const cpli_core *core)
+{
+    const cpl_layer *layer = core->layer;
+    const gqa_past *past = core->past;
+    int size = n_ranks_of(layer->place);
+    int first = cpl_faults_here()->drop_partial != 0 && size > 1 ? 1 : 0;
     int64_t width = core->heads * core->value_dim;
-    int64_t there = rank * core->n_rows + span->slot;
-    layer->kernels->merge(&(cpl_merge){
-        .o = cpli_at(layer, core->o->data, span->slot * width),
-        .lse = cpli_at(layer, core->lse->data, span->slot * core->heads),
-        .o_b = cpli_at(layer, past->o_parts->data, there * width),
-        .lse_b = cpli_at(layer, past->lse_parts->data, there * core->heads),
-        .n_rows = span->length,
-        .heads = core->heads,
-        .width = core->value_dim});
+    for (int rank = first + 1; rank < size; rank++)
+        merge_part(core, rank, first);
+    CPL_TRY(cpl_tensor_fill(core->o, 0)); /* rows of padding */
+    layer->kernels->move_rows(&(cpl_move_rows){
+        .x = cpli_at(layer, past->o_parts->data, first * past->n_own * width),
+        .y = core->o->data,
+        .to = past->home,
+        .n = past->n_own,
+        .width = width,
+        .x_stride = width,
+        .y_stride = width});
+    return CPL_OK;
 }
 
 cpl_status cpli_past_forward(cpli_core *core)
 {
-    const cpl_place *place = core->layer->place;
     bool traced = core->kv->trace != NULL;
-    int first = cpl_faults_here()->drop_partial != 0 ? 1 : 0;
     CPL_TRY(bring_queries(core, traced));
-    attend(core);
+    CPL_TRY(attend(core));
     CPL_TRY(bring_home(core, traced));
-    cpl_tensor_fill(core->o, 0);
-    cpl_tensor_fill(core->lse, -INFINITY);
-    for (int64_t i = 0; i < place->n_spans; i++)
-        for (int rank = first; rank < n_ranks_of(place); rank++)
-            merge_part(core, &place->spans[i], rank);
-    return CPL_OK;
+    return merge_parts(core);
 }

@@ -190,42 +190,84 @@ static void note(cpl_kv_cache *cache, int64_t sequence, cpli_kv_run run)
         runs[cache->n_runs[sequence]++] = run;
 }
 
-/* The fault: a row of padding behind the last token is kept, too. */
+/* Of a span that finds so many rows of its sequence here. The fault: a row of
+ * padding behind the last token is kept, too. */
 static int64_t rows_to_keep(const cpl_kv_cache *cache, const cpl_place *place,
-                            const cpl_span *span)
+                            const cpl_span *span, int64_t n_before)
 {
     cpl_sequence sequence =
         cpl_stream_sequence(cpl_layout_stream(place->layout), span->sequence);
     bool is_padded = span->offset + span->length == sequence.real &&
                      sequence.real < sequence.padded &&
                      span->slot + span->length < place->n_rows &&
-                     cache->n_rows[span->sequence] + span->length <
-                         room(cache, span->sequence);
+                     n_before + span->length < room(cache, span->sequence);
     return span->length +
            (cpl_faults_here()->cache_padding != 0 && is_padded ? 1 : 0);
 }
 
-cpl_status cpli_kv_cache_keep(cpl_kv_cache *cache, const cpl_layer *layer,
-                              const cpl_tensor *kv)
+cpl_status cpli_kv_moves_make(cpl_layer *layer, cpli_kv_moves *out)
 {
-    const cpl_place *place = layer->place;
-    int64_t width = cpl_tensor_width(kv);
-    CPL_TRY(check_room(cache, layer));
+    int64_t n = 2 * layer->n_rows;
+    CPL_TRY(CPLI_LIST_MAKE(&layer->lists, n, &out->rows));
+    return CPLI_LIST_ROOM(&layer->lists, out->rows, n, &out->sent);
+}
+
+/* Fills the lists; returns how many rows are kept. */
+static int64_t list_moves(cpl_kv_cache *cache, const cpl_place *place,
+                          int64_t *from, int64_t *to)
+{
+    int64_t n = 0;
+    memset(cache->incoming, 0,
+           (size_t)cache->n_sequences * sizeof *cache->incoming);
     for (int64_t i = 0; i < place->n_spans; i++) {
         const cpl_span *span = &place->spans[i];
-        int64_t n = rows_to_keep(cache, place, span);
-        int64_t slot =
-            cache->first[span->sequence] + cache->n_rows[span->sequence];
-        note(cache, span->sequence,
-             (cpli_kv_run){.position =
-                               cache->seen[span->sequence] + span->offset,
-                           .slot = slot,
-                           .length = n});
-        memcpy(cpli_at(layer, cache->rows->data, slot * width),
-               cpli_at(layer, kv->data, span->slot * width),
-               (size_t)(n * width) * cpl_dtype_bytes(layer->dtype));
-        cache->n_rows[span->sequence] += n;
+        int64_t *incoming = &cache->incoming[span->sequence];
+        int64_t n_before = cache->n_rows[span->sequence] + *incoming;
+        int64_t n_kept = rows_to_keep(cache, place, span, n_before);
+        int64_t slot = cache->first[span->sequence] + n_before;
+        for (int64_t j = 0; j < n_kept; j++) {
+            from[n] = span->slot + j;
+            to[n++] = slot + j;
+        }
+        *incoming += n_kept;
     }
+    return n;
+}
+
+static void note_spans(cpl_kv_cache *cache, const cpl_place *place)
+{
+    for (int64_t i = 0; i < place->n_spans; i++) {
+        const cpl_span *span = &place->spans[i];
+        int64_t sequence = span->sequence;
+        int64_t n = rows_to_keep(cache, place, span, cache->n_rows[sequence]);
+        note(cache, sequence,
+             (cpli_kv_run){.position = cache->seen[sequence] + span->offset,
+                           .slot =
+                               cache->first[sequence] + cache->n_rows[sequence],
+                           .length = n});
+        cache->n_rows[sequence] += n;
+    }
+}
+
+cpl_status cpli_kv_cache_keep(cpl_kv_cache *cache, const cpl_layer *layer,
+                              const cpli_kv_moves *moves, const cpl_tensor *kv)
+{
+    int64_t n_rows = layer->n_rows;
+    int64_t width = cpl_tensor_width(kv);
+    CPL_TRY(check_room(cache, layer));
+    int64_t n =
+        list_moves(cache, layer->place, moves->rows, moves->rows + n_rows);
+    CPL_TRY(
+        CPLI_LIST_RESEND(&layer->lists, moves->sent, moves->rows, 2 * n_rows));
+    layer->kernels->move_rows(&(cpl_move_rows){.x = kv->data,
+                                               .y = cache->rows->data,
+                                               .from = moves->sent,
+                                               .to = moves->sent + n_rows,
+                                               .n = n,
+                                               .width = width,
+                                               .x_stride = width,
+                                               .y_stride = width});
+    note_spans(cache, layer->place);
     return CPL_OK;
 }
 

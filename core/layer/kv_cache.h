@@ -3,7 +3,8 @@
  * stay on the rank that made them, wherever its layout put them, each with its
  * position inside its sequence; padding is never kept. Rows of a sequence lie
  * together, in a region of the cache that is taken when the layer is prepared,
- * in the order in which they came.
+ * in the order in which they came. They are where kernels work; which position
+ * lies where is known to the host.
  */
 #ifndef CPLI_KV_CACHE_H
 #define CPLI_KV_CACHE_H
@@ -31,6 +32,13 @@ struct cpl_kv_cache {
     cpl_tensor *rows;
 };
 
+/* Which rows of a layer's place go to which of its cache: other ones in each
+ * step. */
+typedef struct cpli_kv_moves {
+    int64_t *rows; /* from n_rows of the place, and behind these, to */
+    int64_t *sent; /* where kernels read them */
+} cpli_kv_moves;
+
 /* Local. The cache becomes that of a layer, whose rows are `width` wide, or is
  * it already. Errors: MISMATCH (of another layer, group or number of sequences,
  * or with other rows), MEMORY. */
@@ -38,10 +46,12 @@ cpl_status cpli_kv_cache_take(cpl_kv_cache *cache, const cpl_layer *layer,
                               int64_t width);
 /* Whether some sequence has a past; the same on all ranks. */
 bool cpli_kv_cache_has_past(const cpl_kv_cache *cache);
+/* Local. What keeping rows of the layer's place needs. Errors: MEMORY. */
+cpl_status cpli_kv_moves_make(cpl_layer *layer, cpli_kv_moves *out);
 /* Local. Keeps the real rows of the layer's place, or nothing if they do not
- * fit. Errors: INVALID (they do not). */
+ * fit. Errors: INVALID (they do not), those of lists that are sent again. */
 cpl_status cpli_kv_cache_keep(cpl_kv_cache *cache, const cpl_layer *layer,
-                              const cpl_tensor *kv);
+                              const cpli_kv_moves *moves, const cpl_tensor *kv);
 /* All real tokens of the place are seen now. */
 void cpli_kv_cache_advance(cpl_kv_cache *cache, const cpl_place *place);
 

@@ -21,22 +21,40 @@ cpl_status cpli_list_make(cpli_lists *lists, size_t n, size_t size, void **out)
     return CPL_OK;
 }
 
-cpl_status cpli_list_send(cpli_lists *lists, const void *list, size_t bytes,
+cpl_status cpli_list_room(cpli_lists *lists, const void *list, size_t bytes,
                           void **out)
 {
-    const cpli_device_ops *device = cpli_device_of(lists->comm);
     void *copy = (void *)(uintptr_t)list; /* kernels only read it */
-    if (device != NULL) {
+    if (cpli_device_of(lists->comm) != NULL) {
         CPL_TRY(cpli_comm_alloc(lists->comm, bytes, &copy));
         cpl_status status = keep(&lists->copies, &lists->n_copies, copy);
         if (status != CPL_OK) {
             cpli_comm_free(lists->comm, copy);
             return status;
         }
-        CPL_TRY(device->upload(lists->comm, copy, list, bytes));
     }
     *out = copy;
     return CPL_OK;
+}
+
+cpl_status cpli_list_send(cpli_lists *lists, const void *list, size_t bytes,
+                          void **out)
+{
+    const cpli_device_ops *device = cpli_device_of(lists->comm);
+    void *there;
+    CPL_TRY(cpli_list_room(lists, list, bytes, &there));
+    if (device != NULL)
+        CPL_TRY(device->upload(lists->comm, there, list, bytes));
+    *out = there;
+    return CPL_OK;
+}
+
+cpl_status cpli_list_resend(const cpli_lists *lists, void *there,
+                            const void *list, size_t bytes)
+{
+    const cpli_device_ops *device = cpli_device_of(lists->comm);
+    return device != NULL ? device->send(lists->comm, there, list, bytes)
+                          : CPL_OK;
 }
 
 void cpli_lists_free(cpli_lists *lists)

@@ -1,8 +1,9 @@
 /*
  * lists.h: lists of integers that kernels read - spans, blocks, positions, row
- * indices. The host makes them when something is prepared. Where kernels work
- * in a device's memory each list has a copy there; on the host the list itself
- * is what they read. All of it goes with the owner.
+ * indices. The host makes them when something is prepared, or, of sequences
+ * that go on, in each step. Where kernels work in a device's memory each list
+ * has a copy there; on the host the list itself is what they read. All of it
+ * goes with the owner.
  */
 #ifndef CPLI_LISTS_H
 #define CPLI_LISTS_H
@@ -31,6 +32,23 @@ cpl_status cpli_list_send(cpli_lists *lists, const void *list, size_t bytes,
 /* Typed spelling: CPLI_LIST_SEND(lists, array, n, &there). */
 #define CPLI_LIST_SEND(lists, list, n, out) \
     cpli_list_send(lists, list, (size_t)(n) * sizeof(**(out)), (void **)(out))
+
+/*
+ * A list that is another one in each step: room for it, and the list itself
+ * whenever it has changed. Kernels that come later read it as it is then, those
+ * that came before as it was; nobody waits. resend: the first bytes of it.
+ * Errors: as above, and UNSUPPORTED (in a capture: replays would read what it
+ * is now).
+ */
+cpl_status cpli_list_room(cpli_lists *lists, const void *list, size_t bytes,
+                          void **out);
+cpl_status cpli_list_resend(const cpli_lists *lists, void *there,
+                            const void *list, size_t bytes);
+/* Typed spellings. */
+#define CPLI_LIST_ROOM(lists, list, n, out) \
+    cpli_list_room(lists, list, (size_t)(n) * sizeof(**(out)), (void **)(out))
+#define CPLI_LIST_RESEND(lists, there, list, n) \
+    cpli_list_resend(lists, there, list, (size_t)(n) * sizeof(*(list)))
 
 void cpli_lists_free(cpli_lists *lists);
 

@@ -132,6 +132,7 @@ static const cpli_device_ops device_ops = {
     .number = number,
     .kernels = cpli_cuda_kernels,
     .upload = cpli_cuda_upload,
+    .send = cpli_cuda_send,
     .download = download,
     .copy = copy,
     .fill = fill,

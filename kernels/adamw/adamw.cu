@@ -1,6 +1,6 @@
 /*
  * adamw.cu: one step of Adam, a pack a thread. What does not depend on the
- * element is made on the host, in double.
+ * element is made in double.
  */
 #include "elements.cuh"
 
@@ -13,29 +13,29 @@ template <class S> struct adamw_factors {
     S beta1, beta2, fresh1, fresh2, rate, scale, kept, eps, grad_scale;
 };
 
-template <class S> static adamw_factors<S> factors_of(const cpl_adamw *p)
+template <class S>
+static __device__ __forceinline__ adamw_factors<S>
+factors_of(const cpl_adamw &p)
 {
-    const double step = static_cast<double>(p->step);
-    const double bias1 = 1 - std::pow(p->beta1, step);
-    const double bias2 = 1 - std::pow(p->beta2, step);
     adamw_factors<S> f;
-    f.beta1 = static_cast<S>(p->beta1);
-    f.beta2 = static_cast<S>(p->beta2);
-    f.fresh1 = static_cast<S>(1 - p->beta1);
-    f.fresh2 = static_cast<S>(1 - p->beta2);
-    f.rate = static_cast<S>(p->lr / bias1);
-    f.scale = static_cast<S>(1 / std::sqrt(bias2));
-    f.kept = static_cast<S>(1 - p->lr * p->weight_decay);
-    f.eps = static_cast<S>(p->eps);
-    f.grad_scale = static_cast<S>(p->grad_scale);
+    f.beta1 = static_cast<S>(p.beta1);
+    f.beta2 = static_cast<S>(p.beta2);
+    f.fresh1 = static_cast<S>(1 - p.beta1);
+    f.fresh2 = static_cast<S>(1 - p.beta2);
+    f.rate = static_cast<S>(p.lr / p.factors[1]);
+    f.scale = static_cast<S>(1 / sqrt(p.factors[2]));
+    f.kept = static_cast<S>(1 - p.lr * p.weight_decay);
+    f.eps = static_cast<S>(p.eps);
+    f.grad_scale = static_cast<S>(p.factors[0]);
     return f;
 }
 
 template <class T, int V>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    adamw(const __grid_constant__ cpl_adamw p, adamw_factors<sum_t<T>> f)
+    adamw(const __grid_constant__ cpl_adamw p)
 {
     using W = wide_t<T>;
+    const auto f = factors_of<W>(p);
     for (int64_t i = first_index(); i < p.n / V; i += index_step()) {
         const auto grad = load<W, V>(p.grad, i * V);
         auto m = load<W, V>(p.m, i * V);
@@ -69,8 +69,7 @@ int cpl_cuda_adamw(const cpl_adamw *p, int32_t dtype, int32_t way,
         return cpli::by_pack<T>(fit && way == CPL_CUDA_BEST, [&](auto v) {
             constexpr int V = decltype(v)::value;
             return CPLI_LAUNCH((cpli::adamw<T, V>), cpli::blocks_for(p->n / V),
-                               cpli::THREADS, 0, stream, *p,
-                               cpli::factors_of<cpli::sum_t<T>>(p));
+                               cpli::THREADS, 0, stream, *p);
         });
     });
 }

@@ -14,11 +14,11 @@ void NAME(adamw)(const cpl_adamw *p)
     const real beta2 = REAL(p->beta2);
     const real fresh1 = REAL(1 - p->beta1);
     const real fresh2 = REAL(1 - p->beta2);
-    const real rate = REAL(p->lr / (1 - pow(p->beta1, (double)p->step)));
-    const real scale = REAL(1 / sqrt(1 - pow(p->beta2, (double)p->step)));
+    const real rate = REAL(p->lr / p->factors[1]);
+    const real scale = REAL(1 / sqrt(p->factors[2]));
     const real kept = REAL(1 - p->lr * p->weight_decay);
     const real eps = REAL(p->eps);
-    const real grad_scale = REAL(p->grad_scale);
+    const real grad_scale = REAL(p->factors[0]);
 #pragma omp simd
     for (int64_t i = 0; i < p->n; i++) {
         real g = grad_scale * grad[i];

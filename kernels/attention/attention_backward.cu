@@ -5,7 +5,9 @@
  * lse) and d_score = weight (do.v - do.o),
  *   dq += scale d_score k,  dk += scale d_score q,  dv += weight do.
  */
-#include "attention_tiles.cuh"
+#include <type_traits>
+
+#include "attention.cuh"
 
 namespace cpli
 {
@@ -70,79 +72,106 @@ template <class T> struct slice_sum {
     }
 };
 
+/* One slice of a row of dq, which adds to what is there in the first `kept`
+ * elements of all heads' rows. */
 template <class T>
-__global__ void __launch_bounds__(THREADS, 1)
-    attention_naive_dq(const __grid_constant__ cpl_attention_backward b,
-                       const reach *groups, const wide_t<T> *delta,
-                       int64_t slices)
+__device__ void sum_dq(const cpl_attention_backward &b, const reach *groups,
+                       const wide_t<T> *delta, int64_t kept, int64_t slot,
+                       int64_t head, int64_t from)
 {
     const cpl_attention &p = b.forward;
-    const int64_t n = p.n_queries * p.heads * slices;
-    for (int64_t i = first_index(); i < n; i += index_step()) {
-        const int64_t row = i / slices, from = i % slices * SLICE;
-        const int64_t slot = row / p.heads, head = row % p.heads;
-        const int64_t kv_head = head / (p.heads / p.kv_heads);
-        slice_sum<T> sum = {};
-        each_block<false>(p, groups, slot, [&](const auto &block) {
-            const int64_t query = slot - block.q_slot;
-            const range keys = keys_of(p, block, query, query);
-            for (int64_t j = keys.begin; j < keys.end; j++) {
-                const int64_t key = block.kv_slot + j;
-                sum.add(static_cast<sum_t<T>>(p.scale) *
-                            weigh<T>(b, delta, slot, head, key).d_score,
-                        row_of<T>(p.k, key, p.k_stride, kv_head, p.key_dim) +
-                            from,
-                        p.key_dim - from);
-            }
-        });
-        sum.store(row_of<T>(b.dq, slot, b.dq_stride, head, p.key_dim) + from,
-                  p.key_dim - from, p.accumulate ? p.key_dim : 0);
-    }
+    const int64_t kv_head = head / (p.heads / p.kv_heads);
+    slice_sum<T> sum = {};
+    each_block<false>(p, groups, slot, [&](const auto &block) {
+        const int64_t query = slot - block.q_slot;
+        const range keys = keys_of(p, block, query, query);
+        for (int64_t j = keys.begin; j < keys.end; j++) {
+            const int64_t key = block.kv_slot + j;
+            sum.add(static_cast<sum_t<T>>(p.scale) *
+                        weigh<T>(b, delta, slot, head, key).d_score,
+                    row_of<T>(p.k, key, p.k_stride, kv_head, p.key_dim) + from,
+                    p.key_dim - from);
+        }
+    });
+    sum.store(row_of<T>(b.dq, slot, b.dq_stride, head, p.key_dim) + from,
+              p.key_dim - from, kept - head * p.key_dim - from);
 }
 
-/* dv with OF_VALUES, else dk; adds to what is there in the first `kept`
- * elements of a row. */
+/* The same of dv with OF_VALUES, else of dk. */
 template <class T, bool OF_VALUES>
-__global__ void __launch_bounds__(THREADS, 1)
-    attention_naive_dkv(const __grid_constant__ cpl_attention_backward b,
-                        const reach *groups, const wide_t<T> *delta,
-                        int64_t slices, int64_t kept)
+__device__ void sum_dkv(const cpl_attention_backward &b, const reach *groups,
+                        const wide_t<T> *delta, int64_t kept, int64_t key,
+                        int64_t kv_head, int64_t from)
 {
     const cpl_attention &p = b.forward;
     const int64_t width = OF_VALUES ? p.value_dim : p.key_dim;
     const int64_t group = p.heads / p.kv_heads;
-    const int64_t n = p.n_keys * p.kv_heads * slices;
+    slice_sum<T> sum = {};
+    each_block<true>(p, groups, key, [&](const auto &block) {
+        const int64_t j = key - block.kv_slot;
+        const range queries = queries_of(p, block, j, j);
+        for (int64_t each = queries.begin; each < queries.end; each++)
+            for (int64_t g = 0; g < group; g++) {
+                const int64_t slot = block.q_slot + each;
+                const int64_t head = kv_head * group + g;
+                const pair_weights<T> pair =
+                    weigh<T>(b, delta, slot, head, key);
+                const sum_t<T> weight =
+                    OF_VALUES ? pair.weight
+                              : static_cast<sum_t<T>>(p.scale) * pair.d_score;
+                const T *row =
+                    OF_VALUES
+                        ? row_of<T>(b.d_o, slot, p.heads * width, head, width)
+                        : row_of<T>(p.q, slot, p.q_stride, head, width);
+                sum.add(weight, row + from, width - from);
+            }
+    });
+    const int64_t at = kv_head * width + from;
+    T *to = OF_VALUES ? row_of<T>(b.dv, key, b.dv_stride, 0, width)
+                      : row_of<T>(b.dk, key, b.dk_stride, 0, width);
+    sum.store(to + at, width - from, kept - at);
+}
+
+template <class T, gradient_of WHICH>
+__device__ void sum_slice(const cpl_attention_backward &b, const reach *groups,
+                          const wide_t<T> *delta, int64_t kept, int64_t slot,
+                          int64_t head, int64_t from)
+{
+    if (WHICH == OF_Q)
+        sum_dq<T>(b, groups, delta, kept, slot, head, from);
+    else
+        sum_dkv<T, WHICH == OF_V>(b, groups, delta, kept, slot, head, from);
+}
+
+template <class T, gradient_of WHICH>
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_naive_back(const __grid_constant__ cpl_attention_backward b,
+                         const reach *groups, const wide_t<T> *delta,
+                         int64_t kept)
+{
+    const gradient_shape shape = shape_of(b.forward, WHICH);
+    const int64_t slices = slices_of(shape.width);
+    const int64_t n = shape.n_rows * shape.heads * slices;
     for (int64_t i = first_index(); i < n; i += index_step()) {
-        const int64_t row = i / slices, from = i % slices * SLICE;
-        const int64_t key = row / p.kv_heads, kv_head = row % p.kv_heads;
-        slice_sum<T> sum = {};
-        each_block<true>(p, groups, key, [&](const auto &block) {
-            const int64_t j = key - block.kv_slot;
-            const range queries = queries_of(p, block, j, j);
-            for (int64_t each = queries.begin; each < queries.end; each++)
-                for (int64_t g = 0; g < group; g++) {
-                    const int64_t slot = block.q_slot + each;
-                    const int64_t head = kv_head * group + g;
-                    const pair_weights<T> pair =
-                        weigh<T>(b, delta, slot, head, key);
-                    if (OF_VALUES)
-                        sum.add(pair.weight,
-                                row_of<T>(b.d_o, slot, p.heads * width, head,
-                                          width) +
-                                    from,
-                                width - from);
-                    else
-                        sum.add(static_cast<sum_t<T>>(p.scale) * pair.d_score,
-                                row_of<T>(p.q, slot, p.q_stride, head, width) +
-                                    from,
-                                width - from);
-                }
-        });
-        const int64_t at = kv_head * width + from;
-        T *to = OF_VALUES ? row_of<T>(b.dv, key, b.dv_stride, 0, width) + at
-                          : row_of<T>(b.dk, key, b.dk_stride, 0, width) + at;
-        sum.store(to, width - from, kept - at);
+        const int64_t row = i / slices;
+        sum_slice<T, WHICH>(b, groups, delta, kept, row / shape.heads,
+                            row % shape.heads, i % slices * SLICE);
     }
+}
+
+/* Behind the fast kernels. */
+template <class T, gradient_of WHICH>
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_again_back(const __grid_constant__ cpl_attention_backward b,
+                         const reach *groups, const wide_t<T> *delta,
+                         int64_t kept, const uint32_t *marks)
+{
+    const gradient_shape shape = shape_of(b.forward, WHICH);
+    each_marked(marks, shape.n_rows, shape.heads, shape.width,
+                [&](int64_t slot, int64_t head, int64_t from) {
+                    sum_slice<T, WHICH>(b, groups, delta, kept, slot, head,
+                                        from);
+                });
 }
 
 /* Where dv lies in the rows of dk: of how many elements at the begin of its
@@ -158,43 +187,96 @@ static int64_t shared_with_dk(const cpl_attention_backward &b, size_t size)
     return in_rows ? width - shift : 0;
 }
 
+/* To how many elements of all heads' rows a gradient is added. */
+static int64_t kept_of(const cpl_attention_backward &b, gradient_of which,
+                       size_t size)
+{
+    const gradient_shape shape = shape_of(b.forward, which);
+    if (b.forward.accumulate)
+        return shape.heads * shape.width;
+    return which == OF_V ? shared_with_dk(b, size) : 0;
+}
+
 template <class T>
-static int launch_delta(const cpl_attention_backward *b, void *delta,
+static int launch_delta(const cpl_attention_backward &b,
+                        const parts<wide_t<T>> &workspace,
                         cpl_cuda_stream stream)
 {
-    const cpl_attention &p = b->forward;
+    const cpl_attention &p = b.forward;
     const int64_t rows = p.n_queries * p.heads;
     if (rows == 0)
         return cudaSuccess;
     return CPLI_LAUNCH(attention_delta<T>, blocks_for(rows, THREADS / 32),
                        THREADS, 0, stream, static_cast<const T *>(p.o),
-                       static_cast<const T *>(b->d_o), rows, p.value_dim,
-                       static_cast<wide_t<T> *>(delta));
+                       static_cast<const T *>(b.d_o), rows, p.value_dim,
+                       workspace.rows);
+}
+
+enum way { NAIVE, TILES, LATENT, FMA };
+
+template <class T>
+static way way_of(const cpl_attention_backward &b, bool is_naive)
+{
+    constexpr bool IS_BF16 = std::is_same<T, __nv_bfloat16>::value;
+    if (is_naive)
+        return NAIVE;
+    if (IS_BF16 && has_tiles_backward(b) && shared_with_dk(b, sizeof(T)) == 0)
+        return TILES;
+    if (IS_BF16 && has_latent_backward(b))
+        return LATENT;
+    return has_fma_backward(b, IS_BF16) ? FMA : NAIVE;
+}
+
+/* One gradient, all of it or what is left of it. */
+template <class T, gradient_of WHICH>
+static int launch_one(const cpl_attention_backward &b,
+                      const parts<wide_t<T>> &workspace, way how,
+                      cpl_cuda_stream stream)
+{
+    const gradient_shape shape = shape_of(b.forward, WHICH);
+    const int64_t rows = shape.n_rows * shape.heads;
+    const int64_t kept = kept_of(b, WHICH, sizeof(T));
+    if (rows == 0)
+        return cudaSuccess;
+    if (how == NAIVE)
+        return CPLI_LAUNCH((attention_naive_back<T, WHICH>),
+                           blocks_for(rows * slices_of(shape.width)), THREADS,
+                           0, stream, b, workspace.groups, workspace.rows,
+                           kept);
+    if (how == FMA) {
+        const int failed =
+            attention_fma_gradient<T>(b, workspace, WHICH, kept, stream);
+        if (failed != cudaSuccess)
+            return failed;
+    }
+    return CPLI_LAUNCH((attention_again_back<T, WHICH>),
+                       blocks_for(n_units(shape.n_rows, shape.heads), 1),
+                       THREADS, 0, stream, b, workspace.groups, workspace.rows,
+                       kept, marks_of(b, workspace.marks, WHICH));
 }
 
 template <class T>
-static int launch_naive(const cpl_attention_backward *b, const reach *groups,
-                        const void *rows, cpl_cuda_stream stream)
+static int launch(const cpl_attention_backward &b, bool is_naive,
+                  cpl_cuda_stream stream)
 {
-    const cpl_attention &p = b->forward;
-    const wide_t<T> *delta = static_cast<const wide_t<T> *>(rows);
-    const int64_t k = slices_of(p.key_dim), v = slices_of(p.value_dim);
-    int64_t kept = p.accumulate ? p.kv_heads * p.key_dim : 0;
-    int failed = cudaSuccess;
-    if (p.n_queries > 0)
-        failed = CPLI_LAUNCH(attention_naive_dq<T>,
-                             blocks_for(p.n_queries * p.heads * k), THREADS, 0,
-                             stream, *b, groups, delta, k);
-    if (failed == cudaSuccess && p.n_keys > 0)
-        failed = CPLI_LAUNCH((attention_naive_dkv<T, false>),
-                             blocks_for(p.n_keys * p.kv_heads * k), THREADS, 0,
-                             stream, *b, groups, delta, k, kept);
-    kept =
-        p.accumulate ? p.kv_heads * p.value_dim : shared_with_dk(*b, sizeof(T));
-    if (failed == cudaSuccess && p.n_keys > 0)
-        failed = CPLI_LAUNCH((attention_naive_dkv<T, true>),
-                             blocks_for(p.n_keys * p.kv_heads * v), THREADS, 0,
-                             stream, *b, groups, delta, v, kept);
+    const auto workspace = backward_parts<wide_t<T>>(b, b.workspace);
+    const way how = way_of<T>(b, is_naive);
+    int failed = attention_groups(b.forward, workspace.groups, stream);
+    if (failed == cudaSuccess)
+        failed = launch_delta<T>(b, workspace, stream);
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        if (failed == cudaSuccess)
+            failed = how == TILES
+                         ? attention_tiles_backward(b, workspace, stream)
+                     : how == LATENT
+                         ? attention_latent_backward(b, workspace, stream)
+                         : cudaSuccess;
+    if (failed == cudaSuccess)
+        failed = launch_one<T, OF_Q>(b, workspace, how, stream);
+    if (failed == cudaSuccess)
+        failed = launch_one<T, OF_K>(b, workspace, how, stream);
+    if (failed == cudaSuccess)
+        failed = launch_one<T, OF_V>(b, workspace, how, stream);
     return failed;
 }
 
@@ -203,34 +285,14 @@ static int launch_naive(const cpl_attention_backward *b, const reach *groups,
 size_t cpl_cuda_attention_backward_workspace(const cpl_attention_backward *b,
                                              int32_t dtype)
 {
-    const cpl_attention &p = b->forward;
-    const size_t wide = dtype == CPL_F64 ? sizeof(double) : sizeof(float);
-    return cpli::groups_bytes(p) +
-           static_cast<size_t>(p.n_queries * p.heads) * wide;
+    return dtype == CPL_F64 ? cpli::backward_parts<double>(*b, nullptr).bytes
+                            : cpli::backward_parts<float>(*b, nullptr).bytes;
 }
 
 int cpl_cuda_attention_backward(const cpl_attention_backward *b, int32_t dtype,
                                 int32_t way, cpl_cuda_stream stream)
 {
-    const cpl_attention &p = b->forward;
-    char *workspace = static_cast<char *>(b->workspace);
-    void *delta = workspace + cpli::groups_bytes(p);
-    const cpli::reach *groups =
-        reinterpret_cast<const cpli::reach *>(workspace);
-    const int failed = cpli::attention_groups(&p, workspace, stream);
-    if (failed != cudaSuccess)
-        return failed;
-    return cpli::by_dtype(dtype, [&](auto type) -> int {
-        using T = decltype(type);
-        const int none = cpli::launch_delta<T>(b, delta, stream);
-        if (none != cudaSuccess)
-            return none;
-        const bool is_naive = way != CPL_CUDA_BEST || dtype != CPL_BF16 ||
-                              !cpli::has_tiles_backward(*b) ||
-                              cpli::shared_with_dk(*b, sizeof(T)) > 0;
-        if (is_naive)
-            return cpli::launch_naive<T>(b, groups, delta, stream);
-        return cpli::attention_tiles_backward(
-            *b, groups, static_cast<const float *>(delta), stream);
+    return cpli::by_dtype(dtype, [&](auto type) {
+        return cpli::launch<decltype(type)>(*b, way == CPL_CUDA_NAIVE, stream);
     });
 }

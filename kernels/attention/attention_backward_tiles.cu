@@ -95,7 +95,8 @@ attend_back(float (&dq)[1][D / 8][4], const uint4 *q, const uint4 *d_o, int row,
 template <int D>
 __global__ void __launch_bounds__(TILE_THREADS, 1)
     attention_dq(const __grid_constant__ cpl_attention_backward b,
-                 const reach *groups, const float *delta, int64_t n_tiles)
+                 const __grid_constant__ parts<float> workspace,
+                 int64_t n_tiles)
 {
     using size = dq_size<D>;
     using feed_type = strip_feed<false, size::ROWS, size::KEYS>;
@@ -105,6 +106,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     feed_type &feed = all[0];
     uint4 *d_o = q + size::ROWS * D / 8;
     uint4 *keys = d_o + size::ROWS * D / 8; /* k, v, and again */
+    const reach *groups = workspace.groups;
     const cpl_attention &p = b.forward;
     const int64_t head = blockIdx.x % p.heads;
     const int64_t slot = (n_tiles - 1 - blockIdx.x / p.heads) * size::ROWS;
@@ -119,7 +121,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
                  o_stride, n, static_cast<int>(p.value_dim), size::ROWS);
     feed.begin(p, groups, slot, p.n_queries, 1);
     load_keys<D, N>(p, feed.ring[0], kv_head, keys);
-    const query_sums sums = sums_of(p, delta, slot + row, head);
+    const query_sums sums = sums_of(p, workspace.rows, slot + row, head);
     float dq[1][D / 8][4] = {};
     for (int i = 0; feed.ring[i % 4].n > 0; i++) {
         load_keys<D, N>(p, feed.ring[(i + 1) % 4], kv_head,
@@ -139,6 +141,9 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     __syncthreads();
     const float add = p.accumulate ? 1 : 0, kept[1][2] = {{add, add}};
     scale_by<D>(dq, static_cast<float>(p.scale));
+    if (is_left<D, 1>(dq, kept, marks_of(b, workspace.marks, OF_Q), slot + row,
+                      p.n_queries, head, p.heads))
+        return;
     store_rows<D, 1>(
         dq, kept, q, row,
         row_of<bf16>(b.dq, slot + row, b.dq_stride, head, p.key_dim),
@@ -218,10 +223,26 @@ attend_back(key_sums<D> &result, const uint4 *k, const uint4 *v, int row,
     times_columns<D, 1, N>(result.dk, w, q);
 }
 
+/* Writes dk or dv of the warp's rows, or marks them. */
+template <int D>
+__device__ __forceinline__ void
+end_keys(const cpl_attention_backward &b, const float (&sums)[1][D / 8][4],
+         uint4 *tile, int row, int64_t slot, int64_t kv_head, uint32_t *marks,
+         bf16 *to, int64_t stride, int width)
+{
+    const cpl_attention &p = b.forward;
+    const float add = p.accumulate ? 1 : 0, kept[1][2] = {{add, add}};
+    if (is_left<D, 1>(sums, kept, marks, slot, p.n_keys, kv_head, p.kv_heads))
+        return;
+    store_rows<D, 1>(sums, kept, tile, row,
+                     row_of<bf16>(to, slot, stride, kv_head, width), stride,
+                     static_cast<int>(min(p.n_keys - slot, FAR)), width);
+}
+
 template <int D, bool DK, bool DV>
 __global__ void __launch_bounds__(TILE_THREADS, 1)
     attention_dkv(const __grid_constant__ cpl_attention_backward b,
-                  const reach *groups, const float *delta)
+                  const __grid_constant__ parts<float> workspace)
 {
     using size = dkv_size<D>;
     using feed_type = strip_feed<true, size::ROWS, size::QUERIES>;
@@ -232,6 +253,8 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     uint4 *v = k + size::ROWS * D / 8;
     uint4 *queries = v + size::ROWS * D / 8; /* q, do, and again */
     float *sums = reinterpret_cast<float *>(queries + 4 * TILE);
+    const reach *groups = workspace.groups;
+    const float *delta = workspace.rows;
     const cpl_attention &p = b.forward;
     const int64_t kv_head = blockIdx.x % p.kv_heads;
     const int64_t slot = blockIdx.x / p.kv_heads * size::ROWS;
@@ -269,26 +292,23 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     }
     cpli_copy_async_wait<0>();
     __syncthreads();
-    const float add = p.accumulate ? 1 : 0, kept[1][2] = {{add, add}};
     if (DK) {
         scale_by<D>(result.dk, static_cast<float>(p.scale));
-        store_rows<D, 1>(
-            result.dk, kept, k, row,
-            row_of<bf16>(b.dk, slot + row, b.dk_stride, kv_head, key_dim),
-            b.dk_stride, n - row, key_dim);
+        end_keys<D>(b, result.dk, k, row, slot + row, kv_head,
+                    marks_of(b, workspace.marks, OF_K),
+                    static_cast<bf16 *>(b.dk), b.dk_stride, key_dim);
     }
     if (DV)
-        store_rows<D, 1>(
-            result.dv, kept, v, row,
-            row_of<bf16>(b.dv, slot + row, b.dv_stride, kv_head, value_dim),
-            b.dv_stride, n - row, value_dim);
+        end_keys<D>(b, result.dv, v, row, slot + row, kv_head,
+                    marks_of(b, workspace.marks, OF_V),
+                    static_cast<bf16 *>(b.dv), b.dv_stride, value_dim);
 }
 
 /* ---- launches ---- */
 
 template <int D>
-static int launch_dq(const cpl_attention_backward &b, const reach *groups,
-                     const float *delta, cpl_cuda_stream stream)
+static int launch_dq(const cpl_attention_backward &b,
+                     const parts<float> &workspace, cpl_cuda_stream stream)
 {
     using size = dq_size<D>;
     const cpl_attention &p = b.forward;
@@ -300,12 +320,12 @@ static int launch_dq(const cpl_attention_backward &b, const reach *groups,
         return failed;
     return CPLI_LAUNCH(attention_dq<D>,
                        static_cast<unsigned>(n_tiles * p.heads), TILE_THREADS,
-                       size::BYTES, stream, b, groups, delta, n_tiles);
+                       size::BYTES, stream, b, workspace, n_tiles);
 }
 
 template <int D, bool DK, bool DV>
-static int launch_dkv(const cpl_attention_backward &b, const reach *groups,
-                      const float *delta, cpl_cuda_stream stream)
+static int launch_dkv(const cpl_attention_backward &b,
+                      const parts<float> &workspace, cpl_cuda_stream stream)
 {
     using size = dkv_size<D>;
     const cpl_attention &p = b.forward;
@@ -317,19 +337,19 @@ static int launch_dkv(const cpl_attention_backward &b, const reach *groups,
         return failed;
     return CPLI_LAUNCH((attention_dkv<D, DK, DV>),
                        static_cast<unsigned>(n_tiles * p.kv_heads),
-                       TILE_THREADS, size::BYTES, stream, b, groups, delta);
+                       TILE_THREADS, size::BYTES, stream, b, workspace);
 }
 
 /* The sums of dk and dv together have no room in the registers at 256. */
 template <int D>
-static int launch(const cpl_attention_backward &b, const reach *groups,
-                  const float *delta, cpl_cuda_stream stream)
+static int launch(const cpl_attention_backward &b,
+                  const parts<float> &workspace, cpl_cuda_stream stream)
 {
-    int failed = launch_dq<D>(b, groups, delta, stream);
+    int failed = launch_dq<D>(b, workspace, stream);
     if (failed == cudaSuccess)
-        failed = launch_dkv<D, true, (D < 256)>(b, groups, delta, stream);
+        failed = launch_dkv<D, true, (D < 256)>(b, workspace, stream);
     if (D == 256 && failed == cudaSuccess)
-        failed = launch_dkv<D, (D < 256), true>(b, groups, delta, stream);
+        failed = launch_dkv<D, (D < 256), true>(b, workspace, stream);
     return failed;
 }
 
@@ -342,11 +362,11 @@ bool has_tiles_backward(const cpl_attention_backward &b)
 }
 
 int attention_tiles_backward(const cpl_attention_backward &b,
-                             const reach *groups, const float *delta,
+                             const parts<float> &workspace,
                              cpl_cuda_stream stream)
 {
     return by_width(b.forward, [&](auto width) {
-        return launch<decltype(width)::value>(b, groups, delta, stream);
+        return launch<decltype(width)::value>(b, workspace, stream);
     });
 }
 

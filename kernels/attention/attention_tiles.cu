@@ -4,11 +4,11 @@
  * registers, and so does the result, which shrinks when a row's maximum grows.
  * What (o, lse) held before is joined in at the end.
  * The sum of a row is kept in four parts, by lane, until the end. Scores that
- * are masked become weights of 0 afterwards, so that NaN and Inf go the way
- * that they go in the reference; only one in a value may reach queries that do
- * not see it, if they see another key and have a tile in common, as on the CPU.
+ * are masked become weights of 0 afterwards: a row that has seen no key yet has
+ * no maximum to be held against.
  */
 #include "attention_tiles.cuh"
+#include "join.cuh"
 
 namespace cpli
 {
@@ -27,18 +27,6 @@ template <int D, int M> struct part_result {
     float o[M][D / 8][4];
     float max[M][2], sum[M][2];
 };
-
-__device__ __forceinline__ float most_of_four_lanes(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-__device__ __forceinline__ float sum_of_four_lanes(float x)
-{
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
 
 /* Scores of one row (sums 2 half and 2 half + 1) become weights. Returns by how
  * much earlier sums shrink. */
@@ -113,56 +101,35 @@ attend(part_result<D, M> &result, const uint4 *q, int row, const uint4 *k,
     times_columns<D, M, N>(result.o, s, v);
 }
 
-/* What a row has and what it had, (o, lse), in parts of both: one key of score
- * lse and value o. Writes the new lse. */
-struct joined {
-    float mine, kept;
-};
-
-__device__ __forceinline__ joined join(const cpl_attention &p, int64_t slot,
-                                       int64_t head, float max, float sum)
-{
-    float *lse = static_cast<float *>(p.lse) + slot * p.heads + head;
-    const bool exists = slot < p.n_queries;
-    const float before = p.accumulate && exists ? *lse : -INFINITY;
-    const float most = max > before ? max : before;
-    const float own = max == most ? 1 : cpli_exp2((max - most) * LOG2_E);
-    const float old = before == -INFINITY ? 0
-                      : before == most    ? 1
-                                          : cpli_exp2((before - most) * LOG2_E);
-    const float all = sum * own + old;
-    __syncwarp(); /* a row's four lanes have read */
-    if (column_of_sum(0) == 0 && exists)
-        *lse = all == 0 ? most : most + logf(all);
-    if (all == 0)
-        return {0, 0};
-    return {sum == 0 ? 0 : own / all, old / all};
-}
-
-/* Writes o and lse of the warp's rows. */
+/* Writes o and lse of the warp's rows, or marks them. */
 template <int D, int M>
 __device__ __forceinline__ void
-end_result(const cpl_attention &p, part_result<D, M> &result, uint4 *tile,
-           int row, int64_t slot, int64_t head)
+end_result(const cpl_attention &p, const parts<float> &workspace,
+           part_result<D, M> &result, uint4 *tile, int row, int64_t slot,
+           int64_t head)
 {
     float kept[M][2];
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const joined parts = join(p, slot + 16 * m + row_of_sum(2 * half),
-                                      head, result.max[m][half],
-                                      sum_of_four_lanes(result.sum[m][half]));
-            kept[m][half] = parts.kept;
+            const joined<float> both = join<bf16>(
+                p, workspace.rows, slot + 16 * m + row_of_sum(2 * half), head,
+                result.max[m][half], sum_of_four_lanes(result.sum[m][half]),
+                column_of_sum(0) == 0);
+            kept[m][half] = both.kept;
 #pragma unroll
             for (int d = 0; d < D / 8; d++)
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; i++)
                     result.o[m][d][i] =
-                        parts.mine == 0 ? 0 : result.o[m][d][i] * parts.mine;
+                        both.mine == 0 ? 0 : result.o[m][d][i] * both.mine;
         }
     const int64_t n = p.n_queries - slot;
     const int64_t stride = p.heads * p.value_dim;
+    if (is_left<D, M>(result.o, kept, workspace.marks, slot, p.n_queries, head,
+                      p.heads))
+        return;
     store_rows<D, M>(
         result.o, kept, tile, row,
         static_cast<bf16 *>(p.o) + slot * stride + head * p.value_dim, stride,
@@ -173,7 +140,8 @@ end_result(const cpl_attention &p, part_result<D, M> &result, uint4 *tile,
 template <int D>
 __global__ void __launch_bounds__(TILE_THREADS, 1)
     attention_forward(const __grid_constant__ cpl_attention p,
-                      const reach *groups, int64_t n_tiles)
+                      const __grid_constant__ parts<float> workspace,
+                      int64_t n_tiles)
 {
     using size = forward_size<D>;
     using feed_type = strip_feed<false, size::ROWS, size::KEYS>;
@@ -182,6 +150,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     CPLI_SHARED(feed_type, all, [1]);
     feed_type &feed = all[0];
     uint4 *keys = q + size::ROWS * D / 8; /* k, v, and again */
+    const reach *groups = workspace.groups;
     const int64_t head = blockIdx.x % p.heads;
     const int64_t slot = (n_tiles - 1 - blockIdx.x / p.heads) * size::ROWS;
     const int64_t kv_head = head / (p.heads / p.kv_heads);
@@ -212,11 +181,11 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
     }
     cpli_copy_async_wait<0>();
     __syncthreads();
-    end_result<D, M>(p, result, q, row, slot + row, head);
+    end_result<D, M>(p, workspace, result, q, row, slot + row, head);
 }
 
 template <int D>
-static int launch(const cpl_attention &p, const reach *groups,
+static int launch(const cpl_attention &p, const parts<float> &workspace,
                   cpl_cuda_stream stream)
 {
     using size = forward_size<D>;
@@ -226,7 +195,7 @@ static int launch(const cpl_attention &p, const reach *groups,
         return failed;
     return CPLI_LAUNCH(attention_forward<D>,
                        static_cast<unsigned>(n_tiles * p.heads), TILE_THREADS,
-                       size::BYTES, stream, p, groups, n_tiles);
+                       size::BYTES, stream, p, workspace, n_tiles);
 }
 
 bool has_tiles(const cpl_attention &p)
@@ -239,11 +208,11 @@ bool has_tiles(const cpl_attention &p)
            p.n_blocks <= p.n_queries / SHORTEST;
 }
 
-int attention_tiles(const cpl_attention &p, const reach *groups,
+int attention_tiles(const cpl_attention &p, const parts<float> &workspace,
                     cpl_cuda_stream stream)
 {
     return by_width(p, [&](auto width) {
-        return launch<decltype(width)::value>(p, groups, stream);
+        return launch<decltype(width)::value>(p, workspace, stream);
     });
 }
 

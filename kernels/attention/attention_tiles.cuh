@@ -1,8 +1,7 @@
 /*
- * attention_tiles.cuh: what the kernels on tensor cores share. A block of
- * threads has a tile of rows (queries; for dk and dv keys) and meets strips of
- * the other side, which come through two buffers of shared memory, one ahead.
- * Each warp has 16 or 32 of the rows. Products are of bf16, sums in f32.
+ * attention_tiles.cuh: what the kernels on tensor cores share. Strips come
+ * through two buffers of shared memory, one ahead. Each warp has 16 or 32 of
+ * the tile's rows. Products are of bf16, sums in f32.
  *
  * Of a product of 16 rows and 8 columns a thread has four sums, two neighbours
  * in each of two rows (ptx.cuh, C): row_of_sum and column_of_sum say which.
@@ -12,31 +11,17 @@
 
 #include <type_traits>
 
-#include "attention.cuh"
 #include "ptx.cuh"
+#include "strips.cuh"
 
 namespace cpli
 {
 
-constexpr int WARPS = 4;
-constexpr int TILE_THREADS = 32 * WARPS;
+static_assert(UNIT == 16, "rows of a product");
 constexpr int MOST_WIDTH = 256; /* of a head */
-/* Rows that blocks have on the average: with fewer, tiles are nearly empty, and
- * a walk over all blocks of a tile costs more than its products. */
-constexpr int SHORTEST = 4;
 constexpr float LOG2_E = 1.4426950408889634f;
 
 using bf16 = __nv_bfloat16;
-
-/* Forward and backward on tensor cores, of bf16; groups as attention_groups
- * left them. What they do not take, the naive kernels do. */
-bool has_tiles(const cpl_attention &p);
-int attention_tiles(const cpl_attention &p, const reach *groups,
-                    cpl_cuda_stream stream);
-bool has_tiles_backward(const cpl_attention_backward &b);
-int attention_tiles_backward(const cpl_attention_backward &b,
-                             const reach *groups, const float *delta,
-                             cpl_cuda_stream stream);
 
 /* Rows that can be copied by 16 bytes. */
 inline bool is_wide(const void *rows, int64_t stride)
@@ -52,6 +37,15 @@ template <class KERNEL> int allow_shared(KERNEL *kernel, size_t bytes)
                                 static_cast<int>(bytes));
 }
 
+/* The same as a question: a device may have less. */
+template <class KERNEL> bool has_shared(KERNEL *kernel, size_t bytes)
+{
+    if (allow_shared(kernel, bytes) == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    return false;
+}
+
 /* f(the width that a head is padded to, as a constant). */
 template <class F> int by_width(const cpl_attention &p, F f)
 {
@@ -60,204 +54,6 @@ template <class F> int by_width(const cpl_attention &p, F f)
            : width <= 128 ? f(std::integral_constant<int, 128>())
                           : f(std::integral_constant<int, MOST_WIDTH>());
 }
-
-/* ---- which strips a tile meets ---- */
-
-/* The blocks that name a tile's slots, in the order of the list. A warp looks
- * at 32 groups, then at 32 blocks, at once; its lanes stay together. */
-template <bool BY_KEY> struct block_walk {
-    range here;
-    int64_t first_group, first_block; /* of the lanes' last look */
-    uint32_t groups_left, blocks_left;
-
-    __device__ void begin(range slots)
-    {
-        *this = {};
-        here = slots;
-        first_group = -32;
-    }
-
-    __device__ static range side(const reach &of)
-    {
-        return BY_KEY ? of.keys : of.queries;
-    }
-
-    /* The next block, or -1. */
-    __device__ int64_t next(const cpl_attention &p, const reach *groups)
-    {
-        const int64_t lane = threadIdx.x % 32;
-        while (blocks_left == 0) {
-            while (groups_left == 0) {
-                first_group += 32;
-                if (first_group >= n_groups(p))
-                    return -1;
-                const int64_t g = first_group + lane;
-                groups_left = __ballot_sync(0xffffffffu,
-                                            g < n_groups(p) &&
-                                                meets(side(groups[g]), here));
-            }
-            const int64_t g = first_group + __ffs(groups_left) - 1;
-            groups_left &= groups_left - 1;
-            first_block = g * GROUP;
-            const int64_t b = first_block + lane;
-            blocks_left = __ballot_sync(
-                0xffffffffu,
-                b < p.n_blocks && meets(side(reach_of(p.blocks[b])), here));
-        }
-        const int64_t b = first_block + __ffs(blocks_left) - 1;
-        blocks_left &= blocks_left - 1;
-        return b;
-    }
-};
-
-/* n columns of the other side, from a slot on; n = 0: there are no more. Row r
- * of the tile and column c see each other iff r is in the rows, and low + r < c
- * <= high + r, c < n. */
-struct strip {
-    int64_t slot;
-    int n, low, high, row_begin, row_end;
-    int turn; /* of the tile's turns through all its strips */
-
-    __device__ bool sees(int r, int c) const
-    {
-        return low + r < c && c <= high + r && c < n && r >= row_begin &&
-               r < row_end;
-    }
-    /* Whether some of the rows r .. r + rows - 1 may see a column. */
-    __device__ bool any(int r, int rows) const
-    {
-        return r < row_end && r + rows > row_begin && low + r < n - 1 &&
-               high + r + rows - 1 >= 0;
-    }
-    /* Whether all of them see all of as many columns. */
-    __device__ bool all(int r, int rows, int columns) const
-    {
-        return n == columns && r >= row_begin && r + rows <= row_end &&
-               low + r + rows - 1 < 0 && high + r >= columns - 1;
-    }
-};
-
-constexpr int64_t FAR = 1 << 29;
-
-__device__ __forceinline__ int near(int64_t x)
-{
-    return static_cast<int>(x < -FAR ? -FAR : x > FAR ? FAR : x);
-}
-
-/* The strips of N columns that a tile of ROWS slots meets, in order, in as many
- * turns. */
-template <bool BY_KEY, int ROWS, int N> struct strips {
-    block_walk<BY_KEY> walk;
-    range left;       /* of the block, counted on the other side */
-    int64_t other;    /* the other side's first slot */
-    int64_t diagonal; /* queries: the last key that row 0 sees; keys: the first
-                         query that sees row 0 */
-    int row_begin, row_end, turn, n_turns;
-
-    __device__ void begin(int64_t slot, int64_t n_slots, int turns)
-    {
-        *this = {};
-        walk.begin({slot, min(slot + ROWS, n_slots)});
-        n_turns = turns;
-    }
-
-    __device__ void enter(const cpl_attention &p,
-                          const cpl_attention_block &block)
-    {
-        const int64_t mine = BY_KEY ? block.kv_slot : block.q_slot;
-        const int64_t n = BY_KEY ? block.n_keys : block.n_queries;
-        const int64_t row_0 = walk.here.begin - mine; /* in the block */
-        const int64_t first = row_0 > 0 ? row_0 : 0;
-        const int64_t last = min(walk.here.end - mine, n) - 1;
-        left = BY_KEY ? queries_of(p, block, first, last)
-                      : keys_of(p, block, first, last);
-        other = BY_KEY ? block.q_slot : block.kv_slot;
-        diagonal = BY_KEY ? row_0 - block.n_before : row_0 + block.n_before;
-        row_begin = static_cast<int>(first - row_0);
-        row_end = static_cast<int>(last + 1 - row_0);
-    }
-
-    /* Whether there is something left, after a step to the next block if it
-     * must be. */
-    __device__ bool reach_some(const cpl_attention &p, const reach *groups)
-    {
-        while (left.begin >= left.end) {
-            const int64_t b = walk.next(p, groups);
-            if (b >= 0)
-                enter(p, p.blocks[b]);
-            else if (turn + 1 == n_turns)
-                return false;
-            else {
-                turn++;
-                walk.begin(walk.here);
-            }
-        }
-        return true;
-    }
-
-    __device__ strip next(const cpl_attention &p, const reach *groups)
-    {
-        strip out = {};
-        if (!reach_some(p, groups))
-            return out;
-        const int64_t at = diagonal - left.begin, n = left.end - left.begin;
-        out.slot = other + left.begin;
-        out.n = n < N ? static_cast<int>(n) : N;
-        out.row_begin = row_begin;
-        out.row_end = row_end;
-        out.turn = turn;
-        if (BY_KEY) {
-            out.low = near(at - 1);
-            out.high = near(p.window > 0 ? at - 1 + p.window : FAR);
-        } else {
-            out.low = near(p.window > 0 ? at - p.window : -FAR);
-            out.high = near(at);
-        }
-        left.begin += N;
-        return out;
-    }
-};
-
-/* The strips in shared memory: the first warp finds them two ahead, all read
- * them behind a barrier. So they take no registers while products are made. */
-template <bool BY_KEY, int ROWS, int N> struct strip_feed {
-    strips<BY_KEY, ROWS, N> source;
-    strip ring[4];
-
-    __device__ void find(const cpl_attention &p, const reach *groups, int i)
-    {
-        strips<BY_KEY, ROWS, N> mine = source;
-        const strip found = mine.next(p, groups);
-        __syncwarp();
-        if (threadIdx.x == 0) {
-            source = mine;
-            ring[i % 4] = found;
-        }
-        __syncwarp();
-    }
-
-    /* By all threads, with a barrier. */
-    __device__ void begin(const cpl_attention &p, const reach *groups,
-                          int64_t slot, int64_t n_slots, int turns)
-    {
-        if (threadIdx.x < 32) {
-            if (threadIdx.x == 0)
-                source.begin(slot, n_slots, turns);
-            __syncwarp();
-            find(p, groups, 0);
-            find(p, groups, 1);
-        }
-        __syncthreads();
-    }
-
-    /* By all threads, with a barrier: strip i is done with. */
-    __device__ void end(const cpl_attention &p, const reach *groups, int i)
-    {
-        if (threadIdx.x < 32)
-            find(p, groups, i + 2);
-        __syncthreads();
-    }
-};
 
 /* ---- tiles in shared memory ---- */
 
@@ -349,8 +145,9 @@ __device__ __forceinline__ const void *bytes_on(const uint4 *tile,
     return reinterpret_cast<const char *>(tile) + bytes;
 }
 
-/* c += the warp's rows of `a`, from `row` on, times the rows of `b`. */
-template <int D, int M, int N>
+/* c += the warp's rows of `a`, from `row` on, times the rows of `b`; of their D
+ * numbers the first so many. */
+template <int D, int M, int N, int FIRST = D>
 __device__ __forceinline__ void
 times_rows(float (&c)[M][N / 8][4], const uint4 *a, int row, const uint4 *b)
 {
@@ -358,7 +155,7 @@ times_rows(float (&c)[M][N / 8][4], const uint4 *a, int row, const uint4 *b)
     const unsigned at_a = corner<D>(row + lane % 16, lane / 16);
     const unsigned at_b = corner<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) {
+    for (int k = 0; k < FIRST / 16; k++) {
         uint32_t x[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -416,6 +213,19 @@ __device__ __forceinline__ int column_of_sum(int i)
     return lane_here() % 4 * 2 + i % 2;
 }
 
+/* Of a row of sums, whose lanes are neighbours. */
+__device__ __forceinline__ float most_of_four_lanes(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ __forceinline__ float sum_of_four_lanes(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
 /* Where a row does not see a column: x. */
 template <int M, int N>
 __device__ __forceinline__ void mask(float (&s)[M][N / 8][4], int row,
@@ -430,6 +240,39 @@ __device__ __forceinline__ void mask(float (&s)[M][N / 8][4], int row,
                 if (!keys.sees(row + 16 * m + row_of_sum(i),
                                8 * n + column_of_sum(i)))
                     s[m][n][i] = x;
+}
+
+/* Whether the warp's sums are finite, and what they are added to with. */
+template <int D, int M>
+__device__ __forceinline__ bool is_finite(const float (&c)[M][D / 8][4],
+                                          const float (&kept)[M][2])
+{
+    float all = 0; /* x - x is 0, or NaN */
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        all += (kept[m][0] - kept[m][0]) + (kept[m][1] - kept[m][1]);
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                all += c[m][d][i] - c[m][d][i];
+    }
+    return __all_sync(0xffffffffu, all == 0);
+}
+
+/* Marks the units of the warp's rows, from `slot` on, as what they are: whether
+ * they are left to the naive kernel. */
+template <int D, int M>
+__device__ __forceinline__ bool
+is_left(const float (&c)[M][D / 8][4], const float (&kept)[M][2],
+        uint32_t *marks, int64_t slot, int64_t n_rows, int64_t head,
+        int64_t heads)
+{
+    const bool all = is_finite<D, M>(c, kept);
+    for (int m = 0; m < M; m++)
+        if (lane_here() == 0)
+            mark_unit(marks, slot + 16 * m, n_rows, head, heads, all);
+    return !all;
 }
 
 /* Writes the warp's rows, the first n of them and `width` columns, by way of

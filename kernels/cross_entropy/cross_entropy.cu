@@ -6,20 +6,13 @@
  * A block makes a row: one pass for the sums, one for the gradient. The loss of
  * the row lies in the first numbers of the gradient until a block has added up
  * all losses and puts there what belongs there. Where there is no such place
- * (no gradient, or one that takes the place of the logits), one block goes
- * through all rows for the losses first.
+ * (no gradient, or one that takes the place of the logits), blocks go through
+ * the rows for the losses first, and one adds what they left.
  */
 #include "rows.cuh"
 
 namespace cpli
 {
-
-/* Every NaN is one for Lua. */
-static __device__ __forceinline__ void put_loss(const cpl_cross_entropy &p,
-                                                double loss)
-{
-    *p.loss_sum = loss == loss ? loss : static_cast<double>(NAN);
-}
 
 /* The largest logit, and the sum of what e^(x - max) is; n >= 1. */
 struct softmax_sums {
@@ -53,7 +46,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         loss += s.max + log(s.sum) -
                 static_cast<double>(get(logits[p.labels[row]]));
     }
-    put_loss(p, loss);
+    leave_part(p.loss_sum, loss);
 }
 
 /* A thread a row; dlogits may be logits. */
@@ -276,39 +269,55 @@ __global__ void __launch_bounds__(ALL, 1)
         for (int i = 0; i < LEFT<T>; i++)
             put_slopes<T, 1>(p, row, slope, i);
     }
-    loss = block_sum<ALL>(loss);
-    if (threadIdx.x == 0)
-        put_loss(p, loss);
+    leave_part(p.loss_sum, block_sum<ALL>(loss));
 }
 
-/* One block for all rows. */
+/* A block every so many rows. */
 template <class T, int V>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    cross_entropy_loss(const __grid_constant__ cpl_cross_entropy p)
+    cross_entropy_loss(const __grid_constant__ cpl_cross_entropy p,
+                       double *parts)
 {
     double loss = 0;
-    for (int64_t row = 0; row < p.n_rows; row++) {
+    for (int64_t row = blockIdx.x; row < p.n_rows; row += gridDim.x) {
         if (p.labels[row] < 0)
             continue;
         const T *logits = static_cast<const T *>(p.logits) + row * p.vocab;
         loss += loss_of<T>(p, row, block_sums<T, V>(logits, p.vocab));
     }
-    if (threadIdx.x == 0)
-        put_loss(p, loss);
+    leave_part(parts, loss);
+}
+
+/* Whether rows have a place for their losses. */
+template <class T> static bool leaves_losses(const cpl_cross_entropy *p)
+{
+    return p->dlogits != nullptr && p->dlogits != p->logits &&
+           p->vocab >= LEFT<T>;
+}
+
+template <class T, int V>
+static int sum_losses(const cpl_cross_entropy *p, cpl_cuda_stream stream)
+{
+    const int64_t n = parts_for(p->n_rows, 1);
+    double *parts = n == 1 ? p->loss_sum : static_cast<double *>(p->workspace);
+    const int error =
+        CPLI_LAUNCH((cross_entropy_loss<T, V>), static_cast<unsigned>(n),
+                    THREADS, 0, stream, *p, parts);
+    return error != cudaSuccess
+               ? error
+               : launch_add_parts(parts, n, p->loss_sum, stream);
 }
 
 template <class T>
 static int best(const cpl_cross_entropy *p, cpl_cuda_stream stream)
 {
-    const bool leaves =
-        p->dlogits != nullptr && p->dlogits != p->logits && p->vocab >= LEFT<T>;
+    const bool leaves = leaves_losses<T>(p);
     const bool fit = packs_fit<T>(p->vocab, {p->logits, p->dlogits}, {});
     return by_pack<T>(fit, [&](auto v) {
         constexpr int V = decltype(v)::value;
         int error = cudaSuccess;
         if (!leaves)
-            error = CPLI_LAUNCH((cross_entropy_loss<T, V>), 1, THREADS, 0,
-                                stream, *p);
+            error = sum_losses<T, V>(p, stream);
         if (error == cudaSuccess && p->dlogits != nullptr && p->n_rows > 0)
             error = CPLI_LAUNCH((cross_entropy_rows<T, V>),
                                 blocks_for(p->n_rows, 1), THREADS, 0, stream,
@@ -320,6 +329,18 @@ static int best(const cpl_cross_entropy *p, cpl_cuda_stream stream)
 }
 
 } // namespace cpli
+
+size_t cpl_cuda_cross_entropy_workspace(const cpl_cross_entropy *p,
+                                        int32_t dtype)
+{
+    size_t bytes = 0;
+    cpli::by_dtype(dtype, [&](auto type) {
+        if (!cpli::leaves_losses<decltype(type)>(p))
+            bytes = cpli::part_bytes(cpli::parts_for(p->n_rows, 1));
+        return cudaSuccess;
+    });
+    return bytes;
+}
 
 int cpl_cuda_cross_entropy(const cpl_cross_entropy *p, int32_t dtype,
                            int32_t way, cpl_cuda_stream stream)

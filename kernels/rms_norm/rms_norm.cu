@@ -181,13 +181,22 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         });
 }
 
+/* Of the weight's gradient: in dx, or beside it where that is dy. */
+template <class T>
+static chunk_sums<T> chunks_of(const cpl_rms_norm_backward *p)
+{
+    const bool in_place = p->dx == p->dy;
+    return chunks_in<T>(in_place ? p->workspace : p->dx,
+                        in_place ? p->width : p->dx_stride, p->n_rows, 1,
+                        false);
+}
+
 template <class T>
 static int backward(const cpl_rms_norm_backward *p, cpl_cuda_stream stream)
 {
     const bool fit = packs_fit<T>(p->width, {p->x, p->weight, p->dy, p->dx},
                                   {p->x_stride, p->dy_stride, p->dx_stride});
-    const auto chunks =
-        chunks_in<T>(p->dx, p->dx_stride, p->n_rows, 1, p->dx == p->dy);
+    const auto chunks = chunks_of<T>(p);
     return by_row<T>(fit, p->n_rows, p->width, [&](auto v, auto g, unsigned n) {
         constexpr int V = decltype(v)::value;
         constexpr int G = decltype(g)::value;
@@ -233,6 +242,20 @@ int cpl_cuda_rms_norm(const cpl_rms_norm *p, int32_t dtype, int32_t way,
                                                     *p));
             });
     });
+}
+
+size_t cpl_cuda_rms_norm_backward_workspace(const cpl_rms_norm_backward *p,
+                                            int32_t dtype)
+{
+    size_t bytes = 0;
+    if (p->dx != p->dy || p->grad_weight == nullptr)
+        return 0;
+    cpli::by_dtype(dtype, [&](auto type) {
+        using T = decltype(type);
+        bytes = cpli::chunk_bytes(cpli::chunks_of<T>(p), p->width);
+        return cudaSuccess;
+    });
+    return bytes;
 }
 
 int cpl_cuda_rms_norm_backward(const cpl_rms_norm_backward *p, int32_t dtype,

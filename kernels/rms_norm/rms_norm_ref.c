@@ -27,6 +27,12 @@ void NAME(rms_norm)(const cpl_rms_norm *p)
     }
 }
 
+size_t NAME(rms_norm_backward_workspace)(const cpl_rms_norm_backward *p)
+{
+    (void)p;
+    return 0;
+}
+
 void NAME(rms_norm_backward)(const cpl_rms_norm_backward *p)
 {
     const double *weight = p->weight;

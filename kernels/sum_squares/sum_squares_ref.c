@@ -3,6 +3,12 @@
  */
 #include "entries.h"
 
+size_t NAME(sum_squares_workspace)(const cpl_sum_squares *p)
+{
+    (void)p;
+    return 0;
+}
+
 void NAME(sum_squares)(const cpl_sum_squares *p)
 {
     const double *x = p->x;

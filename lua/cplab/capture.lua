@@ -13,21 +13,33 @@ Capture.__index = Capture
 
 local M = {}
 
+local n_open = 0 -- captures that this rank is making
+
 --- Collective. Captures what a function does; nothing is done yet. It must not wait for the device
 -- or take memory of it, so run it once before.
 -- @param comm `cpl_comm *`
 -- @tparam function f
 -- @treturn Capture
--- @raise the rows are on the cpu; what f raises; what cannot be captured
+-- @raise the rows are on the cpu; what cannot be captured; what f raises, which may be on this rank
+-- alone: ranks that go on after that meet first
 function M.of(comm, f)
     local out = ffi.new "cpl_capture *[1]"
     clib.check(C.cpl_capture_begin(comm, out), 2)
     local capture = ffi.gc(out[0], C.cpl_capture_destroy)
-    local results = { pcall(f) }
-    local status = C.cpl_capture_end(capture)
-    if not results[1] then error(results[2], 0) end
-    clib.check(status, 2)
+    n_open = n_open + 1
+    local worked, message = pcall(f)
+    n_open = n_open - 1
+    if not worked then
+        C.cpl_capture_destroy(ffi.gc(capture, nil))
+        error(message, 0)
+    end
+    clib.check(C.cpl_capture_end(capture), 2)
     return setmetatable({ _ptr = capture, _f = f }, Capture) -- f keeps what it works on
+end
+
+--- Whether a capture is being made: what is done now is done by replays alone.
+function M.is_open()
+    return n_open > 0
 end
 
 --- Collective. Does all of it again.

@@ -86,6 +86,18 @@ function Exchange:reset()
     self.built_in_step = 0
 end
 
+--- What was counted since then, for count_again.
+function Exchange:counted()
+    return { count = self.count, bytes = self.bytes, messages = self.messages }
+end
+
+--- Counts once more what was counted in a step that is done again as a graph.
+function Exchange:count_again(counted)
+    for name, of in pairs(counted) do
+        for pass, n in pairs(of) do self[name][pass] = self[name][pass] + n end
+    end
+end
+
 -- Lazy routes are what the reference system does when nobody prebuilt them; their price is
 -- what the experiment wants to see, so each step builds its own.
 local function need_plans(self)

@@ -130,6 +130,7 @@ local function feed(run, decoder, text, token_at, f)
     phase.records[#phase.records + 1] = measure.iteration(made.stack, function()
         decoder:run(made)
     end)
+    run.host_syncs = run.host_syncs + made.stack.host_syncs
     local taken = allocations(decoder.lab) - before
     if made.has_run then phase.allocations = math.max(phase.allocations, taken) end
     made.has_run = true
@@ -151,6 +152,7 @@ local function feed_all(lab, options, decoder, feeds)
         prefill = new_phase(), decode = new_phase(),
         key = options.reference ~= false and references.parity(lab) or nil,
         trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" },
+        host_syncs = 0,
     }
     for _, f in ipairs(feeds) do feed(run, decoder, text, token_at, f) end
     return run
@@ -180,6 +182,7 @@ end
 
 local function result_of(lab, decoder, run, feeds)
     local stack = decoder.last.stack
+    stack.host_syncs = run.host_syncs -- of all steps
     local result = metrics.structure(stack)
     for name, value in pairs(metrics.counts(stack)) do result[name] = value end
     result.routes_built = decoder.routes_built
@@ -187,7 +190,7 @@ local function result_of(lab, decoder, run, feeds)
     add_bytes(result, lab, decoder)
     local prefill, decode = run.prefill, run.decode
     result.prefill_ms = total_ms(lab, prefill.records)
-    local times, samples = measure.times(measure.gather(lab.comm, decode.records))
+    local times, samples = measure.times(measure.gather(lab.comm, decode.records), lab.on_device)
     result.decode_ms, result.decode_convert_ms = times.step_ms, times.convert_ms
     result.prefill_steps, result.decode_steps = #feeds - #samples, #samples
     result.decode_allocations = not decoder.trace and decode.allocations or nil

@@ -10,6 +10,9 @@
 --   * the state of the delta rule and the tail of the convolution for each GDN layer, on all ranks
 --     of a CP group (cpl_gdn_state).
 --
+-- Both are where the rank's rows are. On a device no step waits; who gives it tokens, or reads
+-- logits, does.
+--
 -- What is fed alike twice runs on the same stack, which is made at the first time: from then on a
 -- step allocates nothing, unless more than 16 other ways of feeding came in between: the stacks
 -- that were used last are kept. `routes_built` counts the routes of all. Parameters are the model's
@@ -23,6 +26,7 @@
 --     decoder:feed(next)
 -- end
 local args = require "cplab.check_args"
+local captures = require "cplab.capture"
 local clib = require "clib"
 local comms = require "cplab.comm"
 local layers = require "cplab.layers"
@@ -92,9 +96,10 @@ local function new_state(self, layer)
     local c = layers.mixer_config(self.model, "gdn", layer)
     local key_heads, value_heads = math.ceil(c.key_heads / self.lab.tp), c.value_heads / self.lab.tp
     local width = 2 * key_heads * c.key_dim + value_heads * c.value_dim
-    local function tensor(n) return rows.new(self.lab.comm, self.model.dtype, self.n, n) end
-    local state = { state = tensor(value_heads * c.key_dim * c.value_dim),
-        tail = c.conv > 1 and tensor((c.conv - 1) * width) or nil }
+    local dtype = self.model.dtype
+    local function tensor(of, n) return rows.new(self.lab.comm, of, self.n, n) end
+    local state = { state = tensor(clib.wide_dtype(dtype), value_heads * c.key_dim * c.value_dim),
+        tail = c.conv > 1 and tensor(dtype, (c.conv - 1) * width) or nil }
     state.struct = ffi.new("cpl_gdn_state", { state = state.state, tail = state.tail })
     return state
 end
@@ -160,7 +165,9 @@ local function stack_for(self, counts)
         made = { key = key, stack = stacks.new {
             model = self.model, stream = M.stream(lab, counts), comm = lab.comm, cp = lab.cp,
             tp = lab.tp, trace = self.trace, faults = lab.options.faults, past = self,
+            parameters = self.parameters,
         } }
+        self.parameters = made.stack.parameters
         made.entry_spans = made.stack.entry:spans(lab.rank, true)
         made.spans = made.stack.exit:spans(lab.rank, true)
         self.routes_built = self.routes_built + made.stack:count_routes()
@@ -201,11 +208,12 @@ local function agree(self, tokens, level)
 end
 
 local function place_tokens(made, tokens)
-    local data = ffi.cast("int32_t *", made.stack.tokens.data)
-    for _, span in ipairs(made.entry_spans) do
-        local list = tokens[span.sequence + 1]
-        for i = 0, span.length - 1 do data[span.slot + i] = list[span.offset + i + 1] end
-    end
+    rows.edit(made.stack.tokens, "int32_t", function(data)
+        for _, span in ipairs(made.entry_spans) do
+            local list = tokens[span.sequence + 1]
+            for i = 0, span.length - 1 do data[span.slot + i] = list[span.offset + i + 1] end
+        end
+    end)
 end
 
 --- Collective. Makes ready what the next tokens need; nothing is changed yet.
@@ -225,8 +233,13 @@ function Decoder:prepare(tokens, level)
 end
 
 --- Collective. The forward pass over what was made ready; the sequences are longer then.
--- @raise what is not ready: not made ready last, run already, or forgotten with all tokens
+-- @raise what is not ready: not made ready last, run already, or forgotten with all tokens; in a
+-- capture, whose replays would feed tokens behind the same past
 function Decoder:run(made)
+    if captures.is_open() then
+        error("decoder.run: in a capture: each step goes on from what the host knows of the step "
+            .. "before, and replays would all go on from this one", 2)
+    end
     if made == nil or made ~= self.ready then
         error("decoder.run: runs what decoder:prepare made ready last, and that once", 2)
     end
@@ -276,16 +289,18 @@ function Decoder:last_logits()
     local stack, vocab = self.last.stack, self.model.vocab
     local result = tensors.zeros({ self.n, vocab }, self.model.dtype)
     local row_bytes = tonumber(vocab * C.cpl_dtype_bytes(stack.logits.dtype))
-    local from, to = ffi.cast("char *", stack.logits.data), ffi.cast("char *", result._ptr.data)
-    for _, span in ipairs(self.last.spans) do
-        local real = stack.exit:stream():sequence(span.sequence).real
-        if span.offset + span.length == real then
-            ffi.copy(to + span.sequence * row_bytes,
-                from + (span.slot + span.length - 1) * row_bytes, row_bytes)
+    local sum = ffi.new("char[?]", self.n * row_bytes)
+    rows.look(stack.logits, "char", function(from)
+        for _, span in ipairs(self.last.spans) do
+            local real = stack.exit:stream():sequence(span.sequence).real
+            if span.offset + span.length == real then
+                ffi.copy(sum + span.sequence * row_bytes,
+                    from + (span.slot + span.length - 1) * row_bytes, row_bytes)
+            end
         end
-    end
-    clib.check(C.cpl_comm_sum(self.lab.comm, result._ptr.data, self.n * vocab,
-        stack.logits.dtype))
+    end)
+    clib.check(C.cpl_comm_sum(self.lab.comm, sum, self.n * vocab, stack.logits.dtype))
+    clib.check(C.cpl_tensor_upload(result._ptr, sum))
     return result
 end
 
@@ -316,10 +331,6 @@ end
 -- runs ("live", "gqa")
 function M.new(lab, options, level, shares)
     level = (level or 1) + 1
-    if lab.on_device then
-        error("lab:decoder: caches and states of decoding are not on devices yet: decode with "
-            .. "--device cpu", level)
-    end
     args.fields("lab:decoder", options, FIELDS, level)
     local columns = lab.stream:batch()
     local n = columns > 1 and columns or lab.stream:n_sequences()

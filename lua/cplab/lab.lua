@@ -31,9 +31,11 @@ Lab.__index = Lab
 
 local M = {}
 
+local MAX_GRAPHS = 1024 -- stacks, each with its activations
+
 local STEP = {
     iters = "integer?", warmup = "integer?", backward = "boolean?", reference = "boolean?",
-    trace = "boolean?", recompute = "string?", pipeline = "table?",
+    trace = "boolean?", recompute = "string?", pipeline = "table?", graphs = "integer?",
 }
 local REFERENCE = { iters = "integer?", backward = "boolean?" }
 for name, wanted in pairs(optimizers.fields) do STEP[name], REFERENCE[name] = wanted, wanted end
@@ -59,7 +61,8 @@ function M.new(t)
     local self = setmetatable({
         experiment = t.experiment, case = t.case, comm = t.comm, options = t.options or {},
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
-        metrics = {}, checks = {}, samples = {}, records = {}, streams = {},
+        metrics = {}, checks = {}, samples = {}, records = {}, streams = {}, shelf = {},
+        n_stacks = 1,
         on_device = rows.are_away(t.comm),
     }, Lab)
     self.cp, self.tp = t.case.cp or self.size, t.case.tp or 1
@@ -203,6 +206,19 @@ local function take_stages(self, options)
     self.stages = self.cuts[options.pipeline]
 end
 
+-- What cannot be a graph, whatever the step does.
+local function check_graphs(self, options)
+    if not options.graphs then return end
+    args.integer("lab:step", "graphs", options.graphs, 1, MAX_GRAPHS, 3)
+    if not self.on_device then
+        error(("lab:step: graphs = %d, but steps on the cpu are not captured: they need --device "
+            .. "cuda"):format(options.graphs), 3)
+    elseif self.model and self.model.routes == "lazy" then
+        error(("lab:step: graphs = %d, but a step that builds its routes (routes = \"lazy\") is no "
+            .. "graph"):format(options.graphs), 3)
+    end
+end
+
 --- Collective. Runs steps from the model's initial parameters and returns their metrics, which
 -- also become those of the case.
 -- @tparam table options iters (1), warmup (0; leaves nothing behind), backward, reference (compare
@@ -223,10 +239,7 @@ function Lab:step(options)
     if options.recompute then
         args.one_of("lab:step", "recompute", options.recompute, { "layer" }, 2)
     end
-    if settings.optimizer == "sgd" and self.model and self.model.dtype == "bf16" then
-        error("lab:step: sgd adds gradients to parameters of their own dtype, and gradients of "
-            .. "bf16 are f32; a bf16 model trains with adamw", 2)
-    end
+    check_graphs(self, options)
     take_stages(self, options)
     options.betas = nil
     merge(options, settings)
@@ -248,6 +261,9 @@ function Lab:step(options)
     if key then
         merge(result, metrics.compare(run.stack, key, options.backward))
     end
+    if options.graphs then
+        result.graph_captures, result.graph_replays = run.captured, run.replayed
+    end
     local times, samples = measure.times(measure.gather(self.comm, run.records), self.on_device)
     merge(result, times)
     merge(self.metrics, result)
@@ -261,7 +277,7 @@ end
 --- Collective. Prefills all but the last tokens of each sequence of the stream, decodes those, and
 -- compares every layer's output and the logits with one forward pass over the whole stream on one
 -- rank. Parameters are the initial ones. The metrics become those of the case; counts
--- (`conversions_fwd`, ...) are of the last decoding step.
+-- (`conversions_fwd`, ...) are of the last decoding step, `host_syncs_in_step` of all steps.
 -- @tparam table options last (how many tokens of each sequence are decoded; of shorter ones all),
 -- chunk (1: tokens of each sequence in one decoding step), prefill (tokens of each sequence in one
 -- step of the prefill; default: all at once), capacity (tokens that caches have room for: see

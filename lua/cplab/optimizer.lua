@@ -11,6 +11,10 @@
 -- `clip` bounds the norm of all gradients together, once, after they were summed over the ranks:
 -- g is multiplied by clip / (norm + 1e-6) where that is below 1 (Megatron-LM, PyTorch). The stored
 -- gradients stay as they are. Every rank has the same gradients, so every rank has the same norm.
+--
+-- The host never reads what an update depends on: norm and number of the step lie where the
+-- parameters do (step_factors in kernels.h). So nobody waits for a device, and a captured update
+-- clips and counts anew in each replay.
 -- @module cplab.optimizer
 local args = require "cplab.check_args"
 local clib = require "clib"
@@ -94,14 +98,26 @@ function M.text(settings)
     return table.concat(words, " ")
 end
 
+local function doubles(parameters, n)
+    return rows.new(parameters.comm, "f64", n, 1)
+end
+
+local function doubles_at(tensor)
+    return ffi.cast("double *", tensor.data)
+end
+
 --- Adds up the squares of all gradients, where they lie.
 -- @tparam table parameters cplab.parameters
 function M.measure(parameters)
-    parameters.squares = parameters.squares or rows.new(parameters.comm, "f64", 1, 1)
-    parameters:kernels(parameters.wide).sum_squares(ffi.new("cpl_sum_squares", {
-        x = parameters.grads.data, sum = ffi.cast("double *", parameters.squares.data),
-        n = parameters.n,
-    }))
+    local kernels = parameters:kernels(parameters.wide)
+    local p = ffi.new("cpl_sum_squares", { x = parameters.grads.data, n = parameters.n })
+    if not parameters.squares then
+        local bytes = tonumber(kernels.sum_squares_workspace(p))
+        parameters.squares = doubles(parameters, 1)
+        parameters.squares_workspace = doubles(parameters, math.ceil(bytes / 8))
+    end
+    p.sum, p.workspace = doubles_at(parameters.squares), parameters.squares_workspace.data
+    kernels.sum_squares(p)
 end
 
 --- The norm of all gradients together, as it was last measured.
@@ -117,19 +133,35 @@ function M.decays(n_dims)
     return n_dims >= 2
 end
 
--- The moments of all parameters, made when they are first needed.
+-- The moments of all parameters and how many steps they have seen, made when they are first needed.
 local function moments_of(parameters)
     local function zeros() return rows.new(parameters.comm, parameters.wide, parameters.n, 1) end
-    parameters.moments = parameters.moments or { step = 0, m = zeros(), v = zeros() }
+    parameters.moments = parameters.moments
+        or { step = rows.new(parameters.comm, "i64", 1, 1), m = zeros(), v = zeros() }
     return parameters.moments
 end
 
-local function adamw(parameters, settings, grad_scale)
+-- What all parameters share in a step, made where they lie; adamw's counts it.
+-- @return where it lies
+local function factors_of(parameters, settings)
+    parameters.factors = parameters.factors or doubles(parameters, 3)
+    local p = ffi.new("cpl_step_factors", { factors = doubles_at(parameters.factors) })
+    if settings.clip then
+        p.squares, p.clip = doubles_at(parameters.squares), settings.clip
+    end
+    if settings.optimizer == "adamw" then
+        p.step = ffi.cast("int64_t *", moments_of(parameters).step.data)
+        p.beta1, p.beta2 = settings.beta1, settings.beta2
+    end
+    parameters:kernels(parameters.wide).step_factors(p)
+    return p.factors
+end
+
+local function adamw(parameters, settings, factors)
     local moments = moments_of(parameters)
-    moments.step = moments.step + 1
     local p = ffi.new("cpl_adamw", {
-        step = moments.step, lr = settings.lr, beta1 = settings.beta1, beta2 = settings.beta2,
-        eps = settings.eps, grad_scale = grad_scale,
+        factors = factors, lr = settings.lr, beta1 = settings.beta1, beta2 = settings.beta2,
+        eps = settings.eps,
     })
     local size = tonumber(C.cpl_dtype_bytes(moments.m.dtype))
     for _, entry in ipairs(parameters.list) do
@@ -142,44 +174,28 @@ local function adamw(parameters, settings, grad_scale)
     end
 end
 
--- What clipping multiplies gradients with. On a device the host waits here for their norm.
-local function scale_of(parameters, clip)
-    local norm = M.norm(parameters)
-    if norm ~= norm then return norm end -- a NaN is not clipped away
-    return math.min(1, clip / (norm + 1e-6))
+local function sgd(parameters, settings, factors)
+    local p = ffi.new("cpl_sgd", { factors = factors, lr = settings.lr })
+    for _, entry in ipairs(parameters.list) do
+        p.w, p.grad, p.n = entry.weight.data, entry.grad.data, entry.n
+        parameters:kernels(entry.dtype).sgd(p)
+    end
 end
+
+local UPDATES = { adamw = adamw, sgd = sgd }
 
 --- Changes parameters by their gradients, which are measured, and summed over the group already.
 -- @tparam table parameters cplab.parameters
 -- @tparam table settings of M.settings
 function M.update(parameters, settings)
-    local scale = settings.clip and scale_of(parameters, settings.clip) or 1
-    if settings.optimizer == "adamw" then
-        adamw(parameters, settings, scale)
-    else
-        rows.accumulate(parameters:kernels(parameters.dtype), parameters.grads, parameters.weights,
-            -settings.lr * scale)
-    end
+    UPDATES[settings.optimizer](parameters, settings, factors_of(parameters, settings))
 end
 
 --- The moments become 0: training begins anew.
 function M.forget(parameters)
     local moments = parameters.moments
     if moments then
-        moments.step = 0
-        C.cpl_tensor_fill(moments.m, 0)
-        C.cpl_tensor_fill(moments.v, 0)
-    end
-end
-
---- The moments of other parameters, of the same layers, become these.
-function M.take(parameters, other)
-    M.forget(parameters)
-    if other.moments then
-        local moments = moments_of(parameters)
-        moments.step = other.moments.step
-        clib.check(C.cpl_tensor_copy(moments.m, other.moments.m))
-        clib.check(C.cpl_tensor_copy(moments.v, other.moments.v))
+        for _, tensor in pairs(moments) do clib.check(C.cpl_tensor_fill(tensor, 0)) end
     end
 end
 

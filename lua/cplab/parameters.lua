@@ -53,35 +53,22 @@ local function part(tensor, at, info)
     return rows.view(tensor, at, dims)
 end
 
--- Two lists of pointers, which a layer copies when it is bound.
-local function bind(self, layer, at)
-    local n = C.cpl_layer_n_params(layer.ptr)
-    local weights, grads = ffi.new("cpl_tensor *[?]", n), ffi.new("cpl_tensor *[?]", n)
+-- Gives a layer of its own the next memory of the blocks; returns where the one after it begins.
+local function place_layer(self, layer, at)
+    local entries = {}
     each_param(layer.ptr, function(info, i)
         local block = self.blocks[names[tonumber(info.dtype)]]
         local entry = {
             name = layer.name .. "." .. ffi.string(info.name),
-            layer = layer.ptr, index = i, dtype = names[tonumber(info.dtype)],
+            index = i, dtype = names[tonumber(info.dtype)],
             weight = part(block.weights, block.used, info), grad = part(self.grads, at, info),
             at = at, n = elements_of(info), decays = optimizers.decays(info.n_dims),
         }
-        self.list[#self.list + 1] = entry
-        weights[i], grads[i] = entry.weight, entry.grad
+        entries[i + 1], self.list[#self.list + 1] = entry, entry
         at, block.used = at + entry.n, block.used + entry.n
     end)
-    clib.check(C.cpl_layer_bind(layer.ptr, weights, grads))
+    self.entries[layer.name] = entries
     return at
-end
-
--- A tied layer has the only parameter of another one, and adds to its gradient.
-local function bind_tied(self, layer)
-    for _, entry in ipairs(self.list) do
-        if entry.layer == layer.tied_to.ptr then
-            local weight = ffi.new("cpl_tensor *[1]", entry.weight)
-            local grad = ffi.new("cpl_tensor *[1]", entry.grad)
-            clib.check(C.cpl_layer_bind(layer.ptr, weight, grad))
-        end
-    end
 end
 
 local function make_blocks(self, by_dtype)
@@ -102,7 +89,7 @@ function M.new(comm, dtype, layers)
     local n, by_dtype = count(layers)
     local wide = clib.wide_dtype(dtype)
     local self = setmetatable({
-        comm = comm, dtype = dtype, wide = wide, n = n, list = {},
+        comm = comm, dtype = dtype, wide = wide, n = n, list = {}, entries = {},
         grads = rows.new(comm, wide, n, 1),
         sum = clib.create("cpl_sum", C.cpl_sum_destroy, 1, C.cpl_sum_create, comm,
             clib.dtypes[wide], n),
@@ -110,13 +97,27 @@ function M.new(comm, dtype, layers)
     make_blocks(self, by_dtype)
     local at = 0
     for _, layer in ipairs(layers) do
-        if layer.tied_to then
-            bind_tied(self, layer)
-        else
-            at = bind(self, layer, at)
-        end
+        if not layer.tied_to then at = place_layer(self, layer, at) end
     end
+    self:bind(layers)
     return self
+end
+
+--- Binds layers to these parameters: those that they were made for, or those of another stack of
+-- the same model. From then on the parameters are drawn by these layers. A tied layer has the only
+-- parameter of another one, and adds to its gradient.
+-- @tparam {table,...} layers as above
+function Parameters:bind(layers)
+    for _, layer in ipairs(layers) do
+        local entries = self.entries[(layer.tied_to or layer).name]
+        local n = C.cpl_layer_n_params(layer.ptr)
+        local weights, grads = ffi.new("cpl_tensor *[?]", n), ffi.new("cpl_tensor *[?]", n)
+        for i = 1, n do
+            weights[i - 1], grads[i - 1] = entries[i].weight, entries[i].grad
+            if not layer.tied_to then entries[i].layer = layer.ptr end
+        end
+        clib.check(C.cpl_layer_bind(layer.ptr, weights, grads)) -- which copies the lists
+    end
 end
 
 --- The kernels of a dtype, where the parameters are.
@@ -139,14 +140,6 @@ function Parameters:draw(seed)
         clib.check(C.cpl_tensor_copy(to, from))
     end
     self.drawn_seed = seed
-end
-
---- The values of other parameters, of the same layers, become these, and their moments too.
-function Parameters:take(other)
-    optimizers.take(self, other)
-    for dtype, block in pairs(self.blocks) do
-        clib.check(C.cpl_tensor_copy(block.weights, other.blocks[dtype].weights))
-    end
 end
 
 --- Collective. Sums the gradients over the group, in rank order.

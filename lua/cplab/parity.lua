@@ -153,13 +153,14 @@ end
 -- the reference's from row on
 function M.add_rows(sums, key, list, spans_in)
     for i, entry in ipairs(list) do
+        local tensor = rows.at_home(entry.tensor)
         local sum = sums[i] or { name = entry.name, difference2 = 0, reference2 = 0, worst_row = 0,
             largest_row = 0 }
         local reference = get(key .. "/" .. entry.name, entry.tensor)
         for _, span in ipairs(spans_in(entry.layout)) do
             local indices = ffi.new("int64_t[?]", span.length)
             for j = 0, span.length - 1 do indices[j] = span.row + j end
-            local d = difference(part(entry.tensor, span.slot, span.length), reference, indices)
+            local d = difference(part(tensor, span.slot, span.length), reference, indices)
             sum.difference2 = sum.difference2 + d.difference2
             sum.reference2 = sum.reference2 + d.reference2
             -- a NaN stays in the sums

@@ -266,11 +266,36 @@ local function place_layers(self, group)
     self.exit = self.layouts.live[self.assignment.exit]
 end
 
+-- Those of another stack of the model, as they are, or new ones.
+local function take_parameters(self, others)
+    self.parameters = others or parameters.new(self.comm, self.dtype, self.layers)
+    if others then others:bind(self.layers) end
+end
+
+local function place_tokens(self)
+    self.placed = tokens.place(self, #self.depths + 1, self:roll_layouts())
+    self.tokens, self.rolled = self.placed.tokens, self.placed.rolled
+    self:claim_rolled(self.rolled)
+    self.labels = self.rolled[1]
+    self:give_depths(self.rolled)
+    self:set_trace(self.trace)
+end
+
+--- Collective. The stack goes on with another microbatch: a stream with the same sequences, which
+-- may have other tokens. Marks of tokens are those of no trace: see set_trace.
+function Stack:take_tokens(stream)
+    if rawequal(stream, self.stream) then return end
+    tokens.fill(self.placed, stream)
+    self.stream = stream
+    self:claim_rolled(self.rolled)
+end
+
 --- Collective. Makes a model live.
 -- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), recompute
 -- ("layer": blocks keep their input alone, and backward runs each forward again), stages (of
--- cplab.pipeline.cut; none: one), past (what sequences were before: see cplab.decoder; bound to the
--- layers before they are prepared), faults
+-- cplab.pipeline.cut; none: one), parameters (those of another stack of the model, as they are;
+-- none: new ones, of the model's seed), past (what sequences were before: see cplab.decoder; bound
+-- to the layers before they are prepared), faults
 -- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift =, drop_merge =, .. }: see
 -- cplab.faults)
 function M.new(t)
@@ -290,20 +315,15 @@ function M.new(t)
     self.cp_comm = self.part and self.part._ptr or self.comm
     make_layers(self)
     if t.past then t.past:bind(self) end
-    self.parameters = parameters.new(self.comm, self.dtype, self.layers)
+    take_parameters(self, t.parameters)
     prepare_layers(self)
     make_conversions(self)
     make_activations(self)
     self:prepare_depths()
-    self.tokens, self.rolled, self.n_token_routes = tokens.place(self, #self.depths + 1,
-        self:roll_layouts())
-    self:claim_rolled(self.rolled)
-    self.labels = self.rolled[1]
-    self:give_depths(self.rolled)
-    self:set_trace(self.trace)
+    place_tokens(self)
     self.n_labels = tokens.n_labels(self.exit:stream())
     self.n_logits = self.exit:n_local(self.rank)
-    self.parameters:draw(self.model.seed)
+    if not t.parameters then self.parameters:draw(self.model.seed) end
     self:plant_faults()
     return self
 end
@@ -504,8 +524,7 @@ function Stack:step(options)
     return self:read_step(options)
 end
 
---- Collective. One step, of which nothing is read: on a device nobody waits for it, unless `clip`
--- asks for the norm of the gradients before they are used.
+--- Collective. One step, of which nothing is read: on a device nobody waits for it.
 function Stack:run_step(options)
     self.parameters:zero_gradients()
     self:forward()
@@ -528,7 +547,7 @@ end
 
 --- Returns when the rank's device has done all that it was told; at once without one.
 function Stack:wait()
-    if rows.is_away(self.loss_sum) then rows.at_home(self.loss_sum) end
+    check(C.cpl_tensor_download(self.loss_sum, ffi.new "double[1]"))
 end
 
 --- The end of a step, of training or of decoding: what was made for it alone is forgotten.
@@ -544,7 +563,7 @@ end
 
 --- Distinct routes built at preparation and, where lazy, in the last step.
 function Stack:count_routes()
-    local prepared, in_step = self.n_token_routes, 0 -- that bring labels and rolled tokens
+    local prepared, in_step = self.placed.n_routes, 0 -- that bring labels and rolled tokens
     for _, place in pairs(self.places) do
         prepared = prepared + tonumber(C.cpl_place_routes_built(place))
     end

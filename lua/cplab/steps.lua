@@ -1,12 +1,14 @@
 --- The steps of a lab: which stream each one has, the stack that runs it, and what was measured.
--- Where an experiment's stream(case, step) takes the step, each step has a stream of its own, and
--- with it layouts, routes and a stack of its own; the parameters go on from one to the next.
+-- Where an experiment's stream(case, step) takes the step, each step has a stream of its own.
+-- Streams with the same sequences are run by one stack, others have layouts, routes and a stack of
+-- their own; the parameters are the same.
 -- Steps count from 0.
 -- @module cplab.steps
 local clib = require "clib"
 local experiments = require "cplab.experiment"
 local measure = require "cplab.measure"
 local stacks = require "cplab.stack"
+local step_graph = require "cplab.step_graph"
 local streams = require "cplab.stream"
 local C, ffi = clib.C, clib.ffi
 
@@ -33,34 +35,58 @@ function M.stream_at(lab, step)
     return lab.streams[step]
 end
 
---- Collective. A stack for a stream, with the parameters of the one before.
--- @tparam ?table old the stack before; returned where it has the same stream, recomputation and
--- stages
--- @tparam table stream
--- @tparam table fields what cplab.stack.new takes beside the stream
-function M.stack_for(old, stream, fields)
-    if old and old.stream == stream and old.recompute == fields.recompute
-        and old.cut == fields.stages then
-        return old
-    end
-    local t = { stream = stream }
+-- Tokens do not count: a stack takes those of any stream with its sequences.
+local function serves(stack, stream, fields)
+    return C.cpl_stream_digest(stack.stream._ptr) == C.cpl_stream_digest(stream._ptr)
+        and stack.recompute == fields.recompute and stack.cut == fields.stages
+end
+
+-- Collective. Parameters go on from one stack to the next.
+local function new_stack(stream, fields, parameters)
+    local t = { stream = stream, parameters = parameters }
     for name, value in pairs(fields) do
         t[name] = value
     end
-    local stack = stacks.new(t)
-    if old then
-        stack.parameters:take(old.parameters)
-    end
-    return stack
+    return stacks.new(t)
 end
 
---- Collective. The live stack of a lab for a step.
+--- Collective. A stack for a stream, with the parameters of the one before.
+-- @tparam ?table old the stack before; returned where it has the same sequences, recomputation and
+-- stages
+-- @tparam table stream
+-- @tparam table fields what cplab.stack.new takes beside the stream and the parameters
+function M.stack_for(old, stream, fields)
+    if old and serves(old, stream, fields) then
+        old:take_tokens(stream)
+        return old
+    end
+    return new_stack(stream, fields, old and old.parameters)
+end
+
+-- Collective. One that is off the shelf, or a new one, for which those that were used longest ago
+-- make room.
+local function from_shelf(lab, fields)
+    for i = #lab.shelf, 1, -1 do
+        if serves(lab.shelf[i], lab.stream, fields) then
+            return M.stack_for(table.remove(lab.shelf, i), lab.stream, fields)
+        end
+    end
+    local parameters = lab.stack and lab.stack.parameters
+    while #lab.shelf >= lab.n_stacks do table.remove(lab.shelf, 1) end
+    lab.stack = nil
+    collectgarbage() -- it does not know how much hangs on a stack
+    return new_stack(lab.stream, fields, parameters)
+end
+
+--- Collective. The live stack of a lab for a step. On its shelf are the `n_stacks` that were used
+-- last: one, or with graphs as many as the caller wants.
 function M.stack_at(lab, step)
     lab.stream = M.stream_at(lab, step)
-    lab.stack = M.stack_for(lab.stack, lab.stream, {
+    lab.stack = from_shelf(lab, {
         model = lab.model, comm = lab.comm, cp = lab.cp, tp = lab.tp, faults = lab.options.faults,
         recompute = lab.recompute, stages = lab.stages,
     })
+    lab.shelf[#lab.shelf + 1] = lab.stack
     return lab.stack
 end
 
@@ -77,6 +103,15 @@ function M.add_trace(comm, trace)
     trace.wrong_rows = trace.wrong_rows + wrong
 end
 
+-- Collective. A step, launched or as a graph: see cplab.step_graph.
+local function next_step(run, stack, options, traced)
+    if not options.graphs then return function() stack:run_step(options) end end
+    local step, how = step_graph.step(stack, options, traced)
+    run.captured = run.captured + (how == "captured" and 1 or 0)
+    run.replayed = run.replayed + (how == "launched" and 0 or 1)
+    return step
+end
+
 -- Warm-up leaves nothing behind: its steps are all step 0, and the parameters are drawn again.
 local function warm_up(lab, options)
     for _ = 1, options.warmup do
@@ -87,20 +122,20 @@ end
 
 --- Collective. Runs warm-up steps and then the measured ones, from the initial parameters.
 -- @tparam table lab
--- @tparam table options iters, warmup, backward, and the settings of an optimizer
+-- @tparam table options iters, warmup, backward, graphs, and the settings of an optimizer
 -- @tparam boolean traced
 -- @treturn table stack (of the last step), records and losses (one a measured step), trace
--- { wrong_rows (this rank's), first (cpl_first_wrong) }
+-- { wrong_rows (this rank's), first (cpl_first_wrong) }, captured and replayed (steps)
 function M.run(lab, options, traced)
-    local run = { records = {}, losses = {},
+    local run = { records = {}, losses = {}, captured = 0, replayed = 0,
         trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" } }
+    lab.n_stacks = options.graphs or 1
     warm_up(lab, options)
     for i = 1, options.iters do
         run.stack = M.stack_at(lab, i - 1)
         run.stack:set_trace(traced)
-        run.records[i] = measure.iteration(run.stack, function()
-            run.stack:run_step(options)
-        end)
+        local step = next_step(run, run.stack, options, traced)
+        run.records[i] = measure.iteration(run.stack, step)
         run.losses[i] = run.stack:read_step(options)
         M.add_trace(lab.comm, run.trace)
     end

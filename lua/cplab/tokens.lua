@@ -45,23 +45,17 @@ function M.n_labels(stream)
     return n
 end
 
--- The tokens in a layout, or as a view of it shows them.
-local function moved(stack, tokens, layout, the_route)
+-- One exchange of tokens: `result` becomes those of another layout, or what a view shows of them.
+local function new_move(stack, src, layout, the_route)
     local plan = clib.create("cpl_plan", C.cpl_plan_destroy, 1, C.cpl_plan_create,
         the_route._ptr, stack.comm, C.CPL_I32, 1, nil)
     local result = rows.new(stack.comm, "i32", layout:n_local(stack.rank), 1)
-    clib.check(C.cpl_plan_start(plan, tokens, result))
-    clib.check(C.cpl_plan_finish(plan))
-    return result
+    return { plan = plan, src = src, result = result, layout = layout }
 end
 
--- The shift view fills with 0 where there is no such token; tokens travel as token + 1, so that 0
--- is no token and becomes -1. They are then rows of the layout: each stands beside the row that
--- predicts it.
-local function rolled(stack, tokens, layout, k)
-    local result = moved(stack, tokens, layout, route(layout, view.shift(layout, k)))
-    C.cpl_tensor_remark(result, layout._ptr)
-    return result
+local function carry_out(move)
+    clib.check(C.cpl_plan_start(move.plan, move.src, move.result))
+    clib.check(C.cpl_plan_finish(move.plan))
 end
 
 local function add(tensor, n, delta)
@@ -70,6 +64,34 @@ local function add(tensor, n, delta)
             data[i] = data[i] + delta
         end
     end)
+end
+
+local function write(placed, token_at)
+    rows.edit(placed.tokens, "int32_t", function(data)
+        for slot, position in ipairs(placed.live:positions(placed.rank)) do
+            data[slot - 1] = token_at(position) + 1
+        end
+    end)
+end
+
+--- Collective. The tokens of a stream with the lengths of the stack's become those of the stack.
+-- The shift view fills with 0 where there is no such token; tokens travel as token + 1, so that 0
+-- is no token and becomes -1. What was rolled is then rows of the layout: each stands beside the
+-- row that predicts it.
+-- @tparam table placed of `place`
+-- @tparam table stream
+function M.fill(placed, stream)
+    write(placed, M.reader(stream, placed.vocab))
+    clib.check(C.cpl_tensor_mark(placed.tokens, placed.from._ptr, placed.rank, false))
+    if placed.there then carry_out(placed.there) end
+    for _, roll in ipairs(placed.rolls) do
+        carry_out(roll)
+        C.cpl_tensor_remark(roll.result, roll.layout._ptr)
+    end
+    for _, roll in ipairs(placed.rolls) do
+        add(roll.result, roll.layout:n_local(placed.rank), -1)
+    end
+    add(placed.tokens, placed.live:n_local(placed.rank), -1)
 end
 
 --- Collective. The tokens of the rank's slots in the entry layout, and the same rolled by 1 to n
@@ -81,30 +103,25 @@ end
 -- @tparam ?number n how many rolls; 1
 -- @tparam ?table from the stack's entry layout, with sequences that end the rolls; default: it
 -- @tparam ?table to likewise its exit layout
--- @treturn cdata tokens
--- @treturn table rolled by k
--- @treturn number how many routes that took
+-- @treturn table tokens; rolled, a list by k; n_routes, how many routes that took
 function M.place(stack, n, from, to)
     local live = stack.entry
     from, to = from or live, to or stack.exit
-    local n_rows = live:n_local(stack.rank)
-    local token_at = M.reader(live:stream(), stack.model.vocab)
-    local tokens, list = rows.new(stack.comm, "i32", n_rows, 1), {}
-    rows.edit(tokens, "int32_t", function(data)
-        for slot, position in ipairs(live:positions(stack.rank)) do
-            data[slot - 1] = token_at(position) + 1
-        end
-    end)
-    clib.check(C.cpl_tensor_mark(tokens, from._ptr, stack.rank, false))
-    local is_there = from:equals(to)
-    local there = is_there and tokens or moved(stack, tokens, to, route(from, to))
-    for k = 1, n or 1 do
-        list[k] = rolled(stack, there, to, k)
+    local placed = { live = live, from = from, rank = stack.rank, vocab = stack.model.vocab,
+        tokens = rows.new(stack.comm, "i32", live:n_local(stack.rank), 1),
+        rolls = {}, rolled = {} }
+    if not from:equals(to) then
+        placed.there = new_move(stack, placed.tokens, to, route(from, to))
     end
-    for k = 1, #list do add(list[k], to:n_local(stack.rank), -1) end
-    add(tokens, n_rows, -1)
-    clib.check(C.cpl_tensor_mark(tokens, live._ptr, stack.rank, stack.trace))
-    return tokens, list, #list + (is_there and 0 or 1)
+    local there = placed.there and placed.there.result or placed.tokens
+    for k = 1, n or 1 do
+        placed.rolls[k] = new_move(stack, there, to, route(to, view.shift(to, k)))
+        placed.rolled[k] = placed.rolls[k].result
+    end
+    placed.n_routes = #placed.rolls + (placed.there and 1 or 0)
+    M.fill(placed, live:stream())
+    clib.check(C.cpl_tensor_mark(placed.tokens, live._ptr, stack.rank, stack.trace))
+    return placed
 end
 
 return M

@@ -283,11 +283,6 @@ describe("a device refuses", function()
         end
     end)
 
-    it_there("a cache of keys", function()
-        assert.matches("gqa: a cache of keys lies in the host's memory, not on cuda%-emulated",
-            failure(case("gqa", "gqa", { cache = true })))
-    end)
-
     -- Nobody can look at tokens there while a step runs, so nothing is read, and all that hangs on
     -- such a token is NaN.
     it_there("no token, but gives NaN for one that is not in the vocabulary", function()

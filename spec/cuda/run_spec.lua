@@ -28,6 +28,13 @@ local STEP = [[
     lab:check("losses", lab:token_losses():n_elements(), { equals = 24 / lab.cp })
 ]]
 
+local DECODE = [[
+    local m = lab:decode { last = 2 }
+    lab:check("prompts", m.parity_prefill, 1e-12)
+    lab:check("tokens", m.parity_decode, 1e-12)
+    lab:check("waits", m.host_syncs_in_step, { equals = 0 })
+]]
+
 local function run(dtype, text, ...)
     local path = command.write(os.tmpname(), SCRIPT:format(dtype, text))
     local result = command.cplab { "run", path, ... }
@@ -67,17 +74,16 @@ describe("run --device", function()
         assert.equal("cplab: dtype f16: devices compute in f64, f32 and bf16\n", result.err)
     end)
 
-    it_there("does not decode yet, and says so", function()
-        local result = run("f64", "lab:decode { last = 2 }", "--device", "cuda-emulated")
-        assert.equal(1, result.status)
-        assert.matches("lab:decoder: caches and states of decoding are not on devices yet: decode "
-            .. "with --device cpu", result.err, 1, true)
+    it_there("decodes", function()
+        local result = run("f64", DECODE, "--device", "cuda-emulated", "--trace-tokens")
+        assert.equal(0, result.status, result.out .. result.err)
     end)
 
-    it_there("trains bf16 by adamw alone", function()
-        local result = run("bf16", 'lab:step { optimizer = "sgd", lr = 0.1 }', "--device",
-            "cuda-emulated")
-        assert.equal(1, result.status)
-        assert.matches("a bf16 model trains with adamw", result.err, 1, true)
+    it_there("trains bf16 by sgd, clipped, and nobody waits", function()
+        local result = run("bf16", [[
+    local m = lab:step { optimizer = "sgd", lr = 0.1, clip = 0.1, iters = 2 }
+    lab:check("waits", m.host_syncs_in_step, { equals = 0 })
+    lab:check("falls", m.losses[2] - m.losses[1], -1e-3)]], "--device", "cuda-emulated")
+        assert.equal(0, result.status, result.err)
     end)
 end)

@@ -87,6 +87,57 @@ describe("a step on devices equals one rank of the host", function()
     end
 end)
 
+-- Training by each optimizer, clipped to less than the gradients are. bf16: each number of a step
+-- is off by up to 2^-9, a parameter also by the rounding of every update; losses by 1 % then. What
+-- the steps change is at least twice the bound.
+local ADAMW = { optimizer = "adamw", lr = 0.02, weight_decay = 0.1, clip = 0.05 }
+local SGD = { optimizer = "sgd", lr = 2, clip = 0.25 }
+local TRAINING = {
+    ["adamw, clipped, in f64"] = { ADAMW, "f64" },
+    ["sgd in f64"] = { { optimizer = "sgd", lr = 0.5 }, "f64" },
+    ["sgd, clipped, in f32"] = { SGD, "f32" },
+    ["sgd, clipped, in bf16"] = { SGD, "bf16" },
+}
+local LOSSES = { f64 = 1e-12, f32 = 1e-4, bf16 = 0.01 }
+
+-- The losses of three steps on devices and on one rank of the host, and what the steps waited.
+local function train(training, dtype)
+    local options = { iters = 3 }
+    for name, value in pairs(training) do options[name] = value end
+    local result, message = on_device.with(nil, labs.run, {
+        stream = labs.padded({ 7, 0, 9, 1 }, 4), cp = 2,
+        model = labs.model { pattern = "G*", policy = "zigzag", dtype = dtype },
+        calls = { { "step", options }, { "reference", options } },
+    })
+    if not result then error(message, 2) end
+    local trained, reference = unpack(result.answers)
+    return trained.losses, reference.losses, trained.host_syncs_in_step
+end
+
+local function farthest(losses, expected)
+    local most = 0
+    for i, loss in ipairs(expected) do
+        local difference = math.abs(losses[i] - loss) / loss
+        if difference ~= difference then return math.huge end
+        most = math.max(most, difference)
+    end
+    return most
+end
+
+describe("training on devices goes as on one rank of the host, and waits for nothing:", function()
+    for name, job in pairs(TRAINING) do
+        it_there(name, function()
+            local losses, expected, syncs = train(unpack(job))
+            local bound = LOSSES[job[2]]
+            assert.equal(3, #losses)
+            assert.is_true(farthest(losses, expected) <= bound,
+                table.concat(losses, " ") .. " / " .. table.concat(expected, " "))
+            assert.is_true(expected[1] - expected[3] > 2 * bound * expected[1])
+            assert.equal(0, syncs)
+        end)
+    end
+end)
+
 -- The checks see on a device what they see elsewhere.
 describe("a step on devices whose rows went wrong", function()
     local function metrics(faults, changes)
@@ -146,6 +197,76 @@ local function replay(comm)
     out.again = results()
     return out
 end
+
+-- Steps of training as a graph: as many replays as steps, from where parameters, moments and the
+-- number of the step are then. `job` is { settings of the optimizer, dtype }. Three steps and two
+-- more are the measure; replays start where these did, all drawn again or forgotten, or go on after
+-- two steps of another stack that shares the parameters.
+local function replay_training(comm, job)
+    local cplab, capture = require "cplab", require "cplab.capture"
+    local optimizers, rows = require "cplab.optimizer", require "cplab.rows"
+    local stacks = require "cplab.stack"
+    local model = cplab.model {
+        schedule = cplab.schedule.pattern("G", 1), policy = "zigzag", hidden = 8, vocab = 11,
+        dtype = job.dtype, gqa = { heads = 2, kv_heads = 1, head_dim = 8 },
+        gdn = { key_heads = 1, value_heads = 2, key_dim = 4, value_dim = 4 },
+    }
+    local options = optimizers.settings("spec", job.settings, 1)
+    options.backward = true
+    local stream = cplab.stream.thd { lengths = { 16, 8 } }
+    local function new(parameters)
+        return stacks.new { model = model, comm = comm._ptr, cp = comm:size(), stream = stream,
+            parameters = parameters }
+    end
+    local stack = new()
+    local other = new(stack.parameters)
+    stack.parameters:draw(model.seed)
+    -- Every bit of the parameters and of the gradients' norm.
+    local function results()
+        local list = { stack:read_step(options), stack.grad_norm }
+        for _, entry in ipairs(stack.parameters.list) do
+            local here = rows.at_home(entry.weight)
+            list[#list + 1] = require("ffi").string(here.data,
+                entry.n * tonumber(require("clib").C.cpl_dtype_bytes(here.dtype)))
+        end
+        return list
+    end
+    local function times(n, f)
+        local list = {}
+        for i = 1, n do
+            f()
+            list[i] = results()
+        end
+        return list
+    end
+    local function step() stack:run_step(options) end
+    local out = { steps = times(5, step) }
+    local graph = capture.of(comm._ptr, step)
+    local function replayed() graph:replay() end
+    stack.parameters:draw(model.seed)
+    out.replays = times(5, replayed)
+    stack.parameters:draw(model.seed)
+    for _ = 1, 2 do other:run_step(options) end
+    out.later_replays = times(3, replayed)
+    return out
+end
+
+describe("training on devices that was captured", function()
+    for name, job in pairs {
+        ["adamw, clipped"] = { dtype = "f64",
+            settings = { optimizer = "adamw", lr = 0.02, clip = 0.05 } },
+        ["sgd, clipped, in bf16"] = { dtype = "bf16",
+            settings = { optimizer = "sgd", lr = 2, clip = 0.25 } },
+    } do
+        it_there("goes on by replays as by steps, to the bit: " .. name, function()
+            for _, r in ipairs(on_device.run(nil, 2, replay_training, job)) do
+                assert.same(r.steps, r.replays)
+                assert.same({ unpack(r.steps, 3) }, r.later_replays)
+                assert.not_same(r.steps[1], r.steps[2])
+            end
+        end)
+    end
+end)
 
 describe("a step on devices that was captured", function()
     for _, transport in ipairs { "direct", "nccl" } do

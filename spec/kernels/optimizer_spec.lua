@@ -1,8 +1,10 @@
--- AdamW and the sum of squares: against a step written out here, table against table, and the
--- odd sizes and numbers.
+-- AdamW, SGD, what their steps share, and the sum of squares: against a step written out here,
+-- table against table, and the odd sizes and numbers.
 local numbers = require "spec.kernels.numbers"
+local clib = require "clib"
 local op = require "cplab.op"
 local tensor = require "cplab.tensor"
+local C, ffi = clib.C, clib.ffi
 
 -- Shares of the largest number: a few roundings each.
 local BOUNDS = { f64 = 1e-14, f32 = 1e-6 }
@@ -96,6 +98,94 @@ describe("adamw", function()
         refused("op.adamw: betas must be two numbers", { lr = 1, betas = { 0.9 } })
         refused("op.adamw: step = 0 is not counted from 1", { lr = 1, step = 0 })
         refused("op.adamw: grad has D = 4, but w has 5", { lr = 1 }, tensor.zeros { 4 })
+    end)
+end)
+
+describe("sgd", function()
+    it("is w - lr share grad on both tables, at any size", function()
+        for _, n in ipairs { 0, 1, 15, 64, 67 } do
+            for _, case in ipairs { { "ref", "f64", 1e-15 }, { "cpu", "f64", 1e-15 },
+                { "cpu", "f32", 1e-6 } } do
+                local x = inputs(n, case[2])
+                local w, grad, expected = x[1]:totable(), x[2]:totable(), {}
+                for i = 1, n do expected[i] = w[i] - 0.1 * 0.25 * grad[i] end
+                local moved = op.sgd(x[1], x[2],
+                    { lr = 0.1, grad_scale = 0.25, device = case[1] })
+                numbers.close("w", moved, expected, case[3])
+                assert.same(w, x[1]:totable())
+            end
+        end
+    end)
+
+    it("takes the whole gradient where nothing else is said", function()
+        local x = inputs(5)
+        assert.same(op.sgd(x[1], x[2], { lr = 0.5, grad_scale = 1 }):totable(),
+            op.sgd(x[1], x[2], { lr = 0.5 }):totable())
+    end)
+
+    it("has the bits of w + (-lr share) grad", function()
+        for _, dtype in ipairs { "f64", "f32" } do
+            local x = inputs(67, dtype)
+            assert.same(op.axpby(x[2], x[1], { alpha = -0.3 * 0.7 }):totable(),
+                op.sgd(x[1], x[2], { lr = 0.3, grad_scale = 0.7 }):totable())
+        end
+    end)
+end)
+
+describe("step_factors", function()
+    local function factors(options, device)
+        options.device = device
+        return { op.step_factors(options) }
+    end
+
+    for _, device in ipairs { "ref", "cpu" } do
+        it("clips the norm of the gradients, and says how far moments are: " .. device, function()
+            for _, squares in ipairs { 0, 1e-300, 0.25, 0.2499999, 4, 1e300, 1 / 0 } do
+                local share = factors({ squares = squares, clip = 0.5 }, device)[1]
+                assert.equal(math.min(1, 0.5 / (math.sqrt(squares) + 1e-6)), share)
+            end
+            assert.equal(1, factors({}, device)[1])
+            for _, step in ipairs { 1, 2, 100000 } do
+                local _, first, second = unpack(factors({ step = step, betas = { 0.8, 0.99 } },
+                    device))
+                assert.is_true(math.abs(first - (1 - 0.8 ^ step)) <= 1e-15)
+                assert.is_true(math.abs(second - (1 - 0.99 ^ step)) <= 1e-15)
+            end
+        end)
+
+        it("clips no NaN away: " .. device, function()
+            local squares, out = ffi.new("double[1]", 0 / 0), ffi.new "double[3]"
+            C.cpl_kernels_for(device, C.CPL_F64).step_factors(ffi.new("cpl_step_factors",
+                { squares = squares, clip = 1, factors = out }))
+            assert.is_true(out[0] ~= out[0])
+        end)
+    end
+
+    it("counts in memory, once a call, and without a count leaves the rest alone", function()
+        for _, device in ipairs { "ref", "cpu" } do
+            local kernels = C.cpl_kernels_for(device, C.CPL_F64)
+            local step, out = ffi.new("int64_t[1]", 6), ffi.new("double[3]", -7, -7, -7)
+            local p = ffi.new("cpl_step_factors", { factors = out, beta1 = 0.5, beta2 = 0.25 })
+            kernels.step_factors(p)
+            assert.same({ 1, -7, -7 }, { out[0], out[1], out[2] })
+            p.step = step
+            kernels.step_factors(p)
+            kernels.step_factors(p)
+            assert.equal(8, tonumber(step[0]))
+            assert.same({ 1 - 2 ^ -8, 1 - 2 ^ -16 }, { out[1], out[2] })
+        end
+    end)
+
+    it("refuses what breaks a rule", function()
+        local function refused(message, options)
+            local ok, got = pcall(function() local _ = op.step_factors(options) end)
+            assert.is_false(ok)
+            assert.equal(message, (got:gsub("^%.?/?spec/kernels/optimizer_spec%.lua:%d+: ", "")))
+        end
+        refused("op.step_factors: squares and clip go together", { clip = 1 })
+        refused("op.step_factors: squares and clip go together", { squares = 1 })
+        refused("op.step_factors: step = 0 is not counted from 1", { step = 0 })
+        refused("op.step_factors: betas must be two numbers", { betas = { 0.9 } })
     end)
 end)
 

@@ -37,6 +37,7 @@ local CALLS = {
     embedding = { t(3, D), tokens }, embedding_backward = { t(3, D), tokens, x },
     cross_entropy = { t(T, 5), labels }, cross_entropy_backward = { t(T, 5), labels },
     sum_squares = { x }, sum_squares_backward = { x, 2 }, adamw = { x, x, x, x, { lr = 0.1 } },
+    sgd = { x, x, { lr = 0.1 } }, step_factors = {},
     moe_route = { t(T, 5), top2 }, moe_route_backward = { t(T, 5), t(T, 2), top2 },
     moe_group = { { 0, 1, 1, 2 }, { experts = 3, top_k = 2 } },
     moe_load = { t(T, 3), { 0, 4, 4, 6 } }, moe_balance = { { 2, 4 }, { 3, 3 }, top2 },

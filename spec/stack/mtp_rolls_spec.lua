@@ -143,14 +143,16 @@ local function place(fields, layout_name, cp, n)
         local stream = p.fields.seqlen and cplab.stream.sbhd(p.fields)
             or cplab.stream.thd(p.fields)
         local layout = cplab.layout[p.layout](stream, { cp = comm:size() })
-        local here, rolled = require("cplab.tokens").place({
+        local placed = require("cplab.tokens").place({
             stream = stream, entry = layout, exit = layout, rank = comm:rank(), comm = comm._ptr,
             model = { vocab = 1000 }, trace = false,
         }, p.n)
         local rows = {}
         for slot, position in ipairs(layout:positions(comm:rank())) do
-            local row = { position, ffi.cast("int32_t *", here.data)[slot - 1] }
-            for k = 1, p.n do row[2 + k] = ffi.cast("int32_t *", rolled[k].data)[slot - 1] end
+            local row = { position, ffi.cast("int32_t *", placed.tokens.data)[slot - 1] }
+            for k = 1, p.n do
+                row[2 + k] = ffi.cast("int32_t *", placed.rolled[k].data)[slot - 1]
+            end
             rows[slot] = row
         end
         return rows

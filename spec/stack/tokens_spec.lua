@@ -5,24 +5,30 @@ local tokens = require "cplab.tokens"
 
 local LENGTHS, REAL = { 12, 0, 6, 6 }, { 10, 0, 1, 0 }
 
--- Tokens and labels by position, and who held it.
-local function place(layout_name, cp, given)
+-- Tokens and labels by position, and who held it; with `before` those of another microbatch were
+-- there before.
+local function place(layout_name, cp, given, before)
     local by_rank = ranks.run(cp, function(comm, p)
         local cplab = require "cplab" -- luacheck: ignore 431
         local ffi = require("clib").ffi
-        local stream = cplab.stream.thd { lengths = p.lengths, real = p.real, tokens = p.given }
+        local function stream_of(list)
+            return cplab.stream.thd { lengths = p.lengths, real = p.real, tokens = list }
+        end
+        local placing, stream = require "cplab.tokens", stream_of(p.before or p.given)
         local layout = cplab.layout[p.layout](stream, { cp = comm:size() })
-        local here, rolled = require("cplab.tokens").place {
+        local placed = placing.place {
             stream = stream, entry = layout, exit = layout, rank = comm:rank(), comm = comm._ptr,
             model = { vocab = 50 }, trace = false,
         }
+        if p.before then placing.fill(placed, stream_of(p.given)) end
         local list = {}
         for slot, position in ipairs(layout:positions(comm:rank())) do
-            list[slot] = { position, ffi.cast("int32_t *", here.data)[slot - 1],
-                ffi.cast("int32_t *", rolled[1].data)[slot - 1] }
+            list[slot] = { position, ffi.cast("int32_t *", placed.tokens.data)[slot - 1],
+                ffi.cast("int32_t *", placed.rolled[1].data)[slot - 1] }
         end
         return list
-    end, { lengths = LENGTHS, real = REAL, layout = layout_name, given = given })
+    end, { lengths = LENGTHS, real = REAL, layout = layout_name, given = given,
+        before = before })
     local token, label = {}, {}
     for _, list in ipairs(by_rank) do
         for _, row in ipairs(list) do
@@ -42,6 +48,15 @@ describe("tokens", function()
             local token, label = place(layout, 3, given)
             assert.same(given, token)
             assert.same(expected, label)
+        end
+    end)
+
+    it("of the next microbatch take the places of those before", function()
+        local before, given = {}, {}
+        for i = 1, 24 do before[i], given[i] = 2 * i, i end
+        for _, layout in ipairs { "contiguous", "zigzag", "mirror" } do
+            assert.same({ place(layout, 3, given) }, { place(layout, 3, given, before) })
+            assert.not_same({ place(layout, 3, given) }, { place(layout, 3, before) })
         end
     end)
 

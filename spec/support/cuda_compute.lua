@@ -172,6 +172,8 @@ local function compare(device, name, placed, alike)
             error(("%s[%d] is %.17g, the reference has %.17g"):format(name, i, x, y), 0)
         end
     end)
+    local bytes = placed.array.rows and 0 or placed.array.n * types[placed.type].bytes
+    return ffi.string(got, bytes)
 end
 
 -- Sums of a few hundred numbers of about 1, in f64 and f32, and one rounding to bf16 of up to half
@@ -194,12 +196,17 @@ local function set(p, name, value)
     p[name] = value
 end
 
+-- As many bytes as kernels ask for, all NaN; none where they ask for none. Returns what is to live
+-- as long as the structs.
 local function give_workspaces(device, op, p, ref, code)
     if not has_workspace[op] then return nil end
     local kernels = C.cpl_kernels_for("ref", C.CPL_F64)
     local bytes = tonumber(device.lib["cpl_cuda_" .. op .. "_workspace"](p, code))
+    local nans = ffi.new("uint8_t[?]", math.max(bytes, 1))
+    ffi.fill(nans, bytes, 0xff)
+    if bytes > 0 then p.workspace = device:upload(nans, bytes) end
     local kept = ffi.new("double[?]", tonumber(kernels[op .. "_workspace"](ref)) / 8 + 1)
-    p.workspace, ref.workspace = device:alloc(bytes), kept
+    ref.workspace = kept
     return kept
 end
 
@@ -242,16 +249,18 @@ end
 -- @tparam string dtype
 -- @tparam string way
 -- @tparam ?function alike(name) gives the function of two numbers that compares them in that array
+-- @treturn table what the arrays on the device hold then, as strings of bytes by name
 function M.try(device, op, case, dtype, way, alike)
     local p, ref, placed, kept = prepare(device, op, case, dtype)
     device:check(device.lib["cpl_cuda_" .. op](p, clib.dtypes[dtype], ways[way], nil))
     C.cpl_kernels_for("ref", C.CPL_F64)[op](ref)
+    local results = {}
     for name, at in pairs(placed) do
-        local bound = case.bounds and case.bounds[at.type] or bounds[at.type]
-        compare(device, name, at, alike and alike(name) or within(bound or 0)) -- integers: the same
+        local bound = case.bounds and case.bounds[at.type] or bounds[at.type] or 0 -- of integers
+        results[name] = compare(device, name, at, alike and alike(name) or within(bound))
     end
     give_back(device)
-    return kept
+    return results, kept
 end
 
 --- Launches an op with the number of another dtype than its arrays have, and fails where that has

@@ -242,10 +242,24 @@ end
 local function adamw()
     local n = 37
     return {
-        arrays = { grad = wide(n), w = array(n), m = wide(n), v = wide(n, share) },
-        numbers = { n = n, step = 3, lr = 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8,
-            weight_decay = 0.1, grad_scale = 0.5 },
-        free = { w = true }, -- w - lr decay w, or w (1 - lr decay): Inf - Inf, or Inf
+        arrays = { grad = wide(n), w = array(n), m = wide(n), v = wide(n, share),
+            factors = doubles(3, share) },
+        numbers = { n = n, lr = 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1 },
+    }
+end
+
+local function sgd()
+    return {
+        arrays = { grad = wide(37), w = array(37), factors = doubles(1, share) },
+        numbers = { n = 37, lr = 0.25 },
+    }
+end
+
+local function step_factors()
+    return {
+        arrays = { squares = doubles(1, share), step = list("i64", 1, function() return 3 end),
+            factors = out(3, "f64") },
+        numbers = { clip = 0.5, beta1 = 0.9, beta2 = 0.999 },
     }
 end
 
@@ -497,6 +511,8 @@ M.cases = {
     moe_combine_backward = each(widths, moe_combine_backward),
     sum_squares = { sum_squares() },
     adamw = { adamw() },
+    sgd = { sgd() },
+    step_factors = { step_factors() },
     gdn = { gdn() },
     gdn_backward = { gdn_backward() },
     gdn_summary = { gdn_summary() },

@@ -55,6 +55,12 @@ M.computing = {
     grouped_weights_tensor = { registers = 128, shared = 40960 },
     grouped_rows_tiled = { registers = 128, shared = 16640 },
     grouped_weights_tiled = { registers = 128, shared = 16640 },
+    -- An optimizer's step: bound by memory, so many threads are to be there.
+    adamw = { registers = 80, shared = 0 },
+    sgd = { registers = 40, shared = 0 },
+    sum_squares = { registers = 40, shared = 64 },
+    add_parts = { registers = 40, shared = 64 },
+    step_factors = { registers = 40, shared = 0 },
     moe_route = { registers = 80, shared = 0 },
     moe_route_backward = { registers = 64, shared = 0 },
     moe_group_count = { registers = 64 },
@@ -62,6 +68,15 @@ M.computing = {
     moe_dispatch = { registers = 64, shared = 0 },
     moe_combine = { registers = 80, shared = 0 },
     moe_combine_backward = { registers = 128, shared = 0 },
+    -- Two blocks of 128 threads on a multiprocessor, which has 164 KiB at least.
+    attention_fma = { registers = 255, shared = 43008 },
+    attention_fma_back = { registers = 255, shared = 43008 },
+    -- Beside up to 150 KiB that their launches ask for, of 163 KiB that a block can have.
+    attention_latent = { registers = 255, shared = 4096 },
+    attention_latent_back = { registers = 255, shared = 8192 },
+    -- Behind every fast call, mostly for nothing.
+    attention_again = { registers = 128, shared = 0 },
+    attention_again_back = { registers = 160, shared = 0 },
     -- Two blocks of 256 threads on a multiprocessor.
     ["gdn_prepare_chunks bf16"] = { registers = 128, shared = 40960 },
     ["gdn_output bf16"] = { registers = 128, shared = 21504 },
@@ -76,6 +91,8 @@ M.multiplying = {
     grouped_rows_tensor = { tensor_cores = 32, matrix_loads = 12, async_copies = 4 },
     grouped_weights_tensor = { tensor_cores = 32, matrix_loads = 12, async_copies = 4 },
     attention_forward = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
+    attention_latent = { tensor_cores = 136, matrix_loads = 88, async_copies = 2 },
+    attention_latent_back = { tensor_cores = 176, matrix_loads = 150, async_copies = 2 },
     attention_dq = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
     attention_dkv = { tensor_cores = 64, matrix_loads = 16, async_copies = 4 },
     ["gdn_prepare_chunks bf16"] = { tensor_cores = 64, matrix_loads = 36 },

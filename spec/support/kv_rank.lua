@@ -1,4 +1,5 @@
---- Runs on a rank (or alone): an attention layer whose sequences come in parts, with a cache.
+--- Runs on a rank (or alone): an attention layer whose sequences come in parts, with a cache,
+-- wherever the rank's rows are.
 -- A case: kind ("gqa" or "mla"), config (changes to gqa_rank.CONFIGS), parts { { real, lengths
 -- (default: real), layout (a kind) with options, or ranks (runs of each), cp_mode, a2a }, ... },
 -- and, all optional, capacity (rows of each sequence; default: all of them), no_cache, trace,
@@ -39,16 +40,18 @@ end
 
 -- Uniform in (-1, 1), the same for a token in any part.
 local function fill(self, starts)
-    local key, data = C.cpl_random_key(7, "x"), ffi.cast("double *", self.x.data)
-    for _, span in ipairs(self.layout:spans(self.rank, false)) do
-        for i = 0, span.length - 1 do
-            local at = span.sequence * M.FAR + starts[span.sequence + 1] + span.offset + i
-            for c = 0, self.width - 1 do
-                data[(span.slot + i) * self.width + c] =
-                    2 * C.cpl_random_uniform(key, at * self.width + c) - 1
+    local key, width = C.cpl_random_key(7, "x"), self.width
+    rows.edit(self.x, "double", function(data)
+        for _, span in ipairs(self.layout:spans(self.rank, false)) do
+            for i = 0, span.length - 1 do
+                local at = span.sequence * M.FAR + starts[span.sequence + 1] + span.offset + i
+                for c = 0, width - 1 do
+                    data[(span.slot + i) * width + c] =
+                        2 * C.cpl_random_uniform(key, at * width + c) - 1
+                end
             end
         end
-    end
+    end)
 end
 
 --- A layer for a part, not prepared: layer, place, layout, x, y.
@@ -64,9 +67,11 @@ function M.part(comm, case, part)
     if case.dtype then return self end -- to be prepared, not to run
     self.parameters = parameters.new(comm, "f64", { { name = kind, ptr = self.layer } })
     local weights, key = self.parameters.weights, C.cpl_random_key(7, "weights")
-    for i = 0, tonumber(C.cpl_tensor_n_elements(weights)) - 1 do
-        ffi.cast("double *", weights.data)[i] = 2 * C.cpl_random_uniform(key, i) - 1
-    end
+    rows.edit(weights, "double", function(data)
+        for i = 0, tonumber(C.cpl_tensor_n_elements(weights)) - 1 do
+            data[i] = 2 * C.cpl_random_uniform(key, i) - 1
+        end
+    end)
     local n = self.layout:n_local(self.rank)
     for _, name in ipairs { "x", "y" } do self[name] = rows.new(comm, "f64", n, config.hidden) end
     clib.check(C.cpl_tensor_mark(self.x, self.layout._ptr, self.rank, case.trace or false))
@@ -74,20 +79,27 @@ function M.part(comm, case, part)
 end
 
 local function swap_first_rows(self)
-    local data, trace = ffi.cast("double *", self.x.data), self.x.trace
-    for c = 0, self.width - 1 do data[c], data[self.width + c] = data[self.width + c], data[c] end
+    local trace = ffi.new("int64_t[?]", self.x.shape[0])
+    rows.edit(self.x, "double", function(data)
+        for c = 0, self.width - 1 do
+            data[c], data[self.width + c] = data[self.width + c], data[c]
+        end
+    end)
+    clib.check(C.cpl_tensor_get_trace(self.x, trace))
     trace[0], trace[1] = trace[1], trace[0]
+    clib.check(C.cpl_tensor_set_trace(self.x, trace))
 end
 
 local function keep(self, starts, result)
-    local data = ffi.cast("double *", self.y.data)
-    for _, span in ipairs(self.layout:spans(self.rank, true)) do
-        for i = 0, span.length - 1 do
-            local row = {}
-            for c = 1, self.width do row[c] = data[(span.slot + i) * self.width + c - 1] end
-            result.y[span.sequence * M.FAR + starts[span.sequence + 1] + span.offset + i] = row
+    rows.look(self.y, "double", function(data)
+        for _, span in ipairs(self.layout:spans(self.rank, true)) do
+            for i = 0, span.length - 1 do
+                local row = {}
+                for c = 1, self.width do row[c] = data[(span.slot + i) * self.width + c - 1] end
+                result.y[span.sequence * M.FAR + starts[span.sequence + 1] + span.offset + i] = row
+            end
         end
-    end
+    end)
 end
 
 -- Of the process, when all ranks are here.
@@ -107,6 +119,8 @@ local function forward(self, comm, starts, result, swaps)
     clib.check(C.cpl_layer_forward(self.layer, self.x, self.y))
     result.allocations = allocations(comm) - before
     local counters = C.cpl_counters_here()
+    result.syncs = result.syncs + tonumber(counters.host_syncs)
+    clib.check(C.cpl_trace_settle(comm))
     result.wrong_rows = result.wrong_rows + tonumber(counters.wrong_rows)
     result.trace_checks = result.trace_checks + tonumber(counters.trace_checks)
     result.sent = tonumber(counters.sent_bytes)
@@ -141,7 +155,7 @@ function M.run(comm, case)
         total[i] = total[i] + n * (case.again or 0)
     end
     local cache = not case.no_cache and M.cache(case.capacity or total) or nil
-    local result = { y = {}, wrong_rows = 0, trace_checks = 0, kept = {} }
+    local result = { y = {}, wrong_rows = 0, trace_checks = 0, syncs = 0, kept = {} }
     local clean = plant(case, C.cpl_comm_rank(comm))
     for k, fields in ipairs(case.parts) do
         local part = M.part(comm, case, fields)

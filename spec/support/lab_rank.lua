@@ -7,9 +7,9 @@
 -- that do not fit; "token_losses" runs a step and gathers the loss of each token; "gradients" runs
 -- a step, "step_by_rank" another one on each rank; "feed" drives a decoder by hand, "generate" lets
 -- it choose tokens, "feed_by_rank" gives each rank others, "clear_by_rank" what to go on from;
--- "feed_in_many_ways" makes it forget stacks; "run_out_of_turn" and "decode_by_rank" misuse it;
--- "plan_by_rank" plans from other candidates on each rank, "assignments" says what runs where in
--- each step.
+-- "feed_in_many_ways" makes it forget stacks, "capture_decoding" tries to capture a step of it;
+-- "run_out_of_turn" and "decode_by_rank" misuse it; "plan_by_rank" plans from other candidates on
+-- each rank, "assignments" says what runs where in each step.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -168,6 +168,31 @@ function own.run_out_of_turn(lab)
     refused(third) -- forgotten
     decoder:feed { { 1, 2, 3, 4, 5, 6 } }
     return { refusals = refusals, seen = decoder.seen[1] }
+end
+
+-- What is said where a step of decoding is captured, by the decoder and by what it runs; and the
+-- logits of that step, taken then, and taken by a decoder that nobody tried to capture.
+function own.capture_decoding(lab, prompts, tokens)
+    local capture = require "cplab.capture"
+    local function refused(f)
+        local ok, text = pcall(capture.of, lab.comm, f)
+        return not ok and tostring(text) or "nothing"
+    end
+    local function logits(decoder, try)
+        decoder:feed(prompts)
+        decoder:feed(tokens) -- what runs twice takes nothing
+        local made = decoder:prepare(tokens)
+        if try then try(decoder, made) end
+        decoder:run(made)
+        return decoder:last_logits():totable()
+    end
+    local answer = {}
+    answer.expected = logits(lab:decoder { capacity = 8 })
+    answer.logits = logits(lab:decoder { capacity = 8 }, function(decoder, made)
+        answer.run = refused(function() decoder:run(made) end)
+        answer.forward = refused(function() made.stack:forward() end)
+    end)
+    return answer
 end
 
 -- Feeds sequences in so many ways that not all stacks live on; the last logits of the first way

@@ -3,10 +3,9 @@
 -- layout (a kind; or ranks, the runs of each), and, all optional, dtype, split { tp_rank, tp },
 -- states (gdn: sequences enter with states and leave some), recompute (what is kept is shared),
 -- passes (1), poison (scratch is NaN before every pass), trace and swap (see below), fault { name,
--- value, rank (or all) }, cache (of keys), vocabulary (of the tokens; the table has 11), refusal
--- { op, sentence } (what the kernels say to the sizes). Gives per case what this rank has: y, dx,
--- every gradient and state by name, as flat lists; host_syncs of all passes; wrong rows; or the
--- failure.
+-- value, rank (or all) }, vocabulary (of the tokens; the table has 11), refusal { op, sentence }
+-- (what the kernels say to the sizes). Gives per case what this rank has: y, dx, every gradient and
+-- state by name, as flat lists; host_syncs of all passes; wrong rows; or the failure.
 local clib = require "clib"
 local cplab = require "cplab"
 local layers = require "spec.support.layers"
@@ -86,16 +85,6 @@ local function bind_states(self, case)
     clib.check(C.cpl_layer_gdn_state(self.layer, enter, leave))
 end
 
--- A cache of keys for all sequences.
-local function bind_cache(self)
-    local n = self.stream:n_sequences()
-    local capacity = ffi.new("int64_t[?]", n)
-    for i = 0, n - 1 do capacity[i] = 16 end
-    self.cache = clib.create("cpl_kv_cache", C.cpl_kv_cache_destroy, 1, C.cpl_kv_cache_create, n,
-        capacity)
-    clib.check(C.cpl_layer_kv_cache(self.layer, self.cache))
-end
-
 local function rows(self, name, width)
     local tensor = create(self.comm, self.dtype, { #self.positions, width })
     local draw = uniform(name)
@@ -117,7 +106,6 @@ local function make(comm, case)
     self.layer = layers.create(case.kind, case.config, self.dtype)
     bind(self)
     if case.states then bind_states(self, case) end
-    if case.cache then bind_cache(self) end
     clib.check(C.cpl_layer_prepare(self.layer, case.kind, self.place))
     local width, is_tokens = tonumber(C.cpl_layer_out_width(self.layer)), case.kind == "embedding"
     self.y, self.dy = rows(self, "y", width), rows(self, "dy", width)

@@ -238,7 +238,7 @@ local function cross_entropy(who, logits, labels, options)
     local dlogits = dims:new_like(logits)
     p.labels, p.dlogits, p.loss_sum = ids, dims:at(dlogits), dims:at(loss)
     p.n_rows, p.vocab, p.grad_scale = dims.T, dims.vocab, options.grad_scale or 1
-    dims:call("cross_entropy", p)
+    dims:call_with_workspace("cross_entropy", p)
     return loss[0], dlogits
 end
 

@@ -36,7 +36,7 @@ function M.rms_norm_backward(x, weight, dy, options)
     p.dy, p.dy_stride, p.dx_stride = dims:take("dy", dy, "* D"), dims.D, dims.D
     local dx, dweight = dims:new_like(x), dims:zeros(dims.D)
     p.dx, p.grad_weight = dims:at(dx), dims:at(dweight)
-    dims:call("rms_norm_backward", p)
+    dims:call_with_workspace("rms_norm_backward", p)
     return dx, dweight
 end
 

@@ -17,7 +17,7 @@ function M.sum_squares(x, options)
     if options.wide then dims:set_wide() end
     local p, sum = ffi.new "cpl_sum_squares", dims:new_array("double", 1)
     p.x, p.sum, p.n = dims:take_wide("x", x, "* D"), dims:at(sum), x:n_elements()
-    dims:call("sum_squares", p)
+    dims:call_with_workspace("sum_squares", p)
     return sum[0]
 end
 
@@ -38,6 +38,52 @@ function M.sum_squares_backward(x, d_sum, options)
     return dx
 end
 
+-- { beta1, beta2 }
+local function check_betas(who, betas)
+    betas = betas or { 0.9, 0.95 }
+    if #betas ~= 2 or type(betas[1]) ~= "number" or type(betas[2]) ~= "number" then
+        call.fail(who, "betas must be two numbers")
+    end
+    return betas
+end
+
+local function check_step(who, step)
+    step = step or 1
+    if step < 1 then call.fail(who, "step = %d is not counted from 1", step) end
+    return step
+end
+
+local STEP_FACTORS = { squares = "number?", clip = "number?", step = "integer?", betas = "list?" }
+
+--- What all parameters share in a step of an optimizer.
+-- @tparam ?table options squares (the sum of the squares of all gradients) and clip (the bound of
+--   their norm): both or none; step (1, counted from 1), betas ({ 0.9, 0.95 }), device
+-- @return the share of the gradients that is applied, 1 - beta1 ^ step, 1 - beta2 ^ step
+function M.step_factors(options)
+    local who = "op.step_factors"
+    options = call.options(who, options, STEP_FACTORS)
+    local betas, step = check_betas(who, options.betas), check_step(who, options.step)
+    if (options.squares == nil) ~= (options.clip == nil) then
+        call.fail(who, "squares and clip go together")
+    end
+    local dims = call.dims(who, options)
+    local p, factors = ffi.new "cpl_step_factors", dims:new_array("double", 3)
+    p.step, p.factors = dims:list("int64_t", { step - 1 }), dims:at(factors)
+    if options.clip then
+        p.squares, p.clip = dims:list("double", { options.squares }), options.clip
+    end
+    p.beta1, p.beta2 = betas[1], betas[2]
+    dims.dtype = "f64" -- the table; there are no others
+    dims:call("step_factors", p)
+    return factors[0], factors[1], factors[2]
+end
+
+-- Where a kernel finds the factors of a step whose gradients are multiplied with `share`.
+local function place_factors(dims, share, step, betas)
+    local _, correction1, correction2 = M.step_factors { step = step, betas = betas }
+    return dims:list("double", { share, correction1, correction2 })
+end
+
 local ADAMW = {
     lr = "number", step = "integer?", betas = "list?", eps = "number?", weight_decay = "number?",
     grad_scale = "number?",
@@ -54,11 +100,7 @@ local ADAMW = {
 function M.adamw(w, grad, m, v, options)
     local who = "op.adamw"
     options = call.options(who, options, ADAMW)
-    local betas, step = options.betas or { 0.9, 0.95 }, options.step or 1
-    if #betas ~= 2 or type(betas[1]) ~= "number" or type(betas[2]) ~= "number" then
-        call.fail(who, "betas must be two numbers")
-    end
-    if step < 1 then call.fail(who, "step = %d is not counted from 1", step) end
+    local betas, step = check_betas(who, options.betas), check_step(who, options.step)
     local dims = call.dims(who, options)
     local p = ffi.new "cpl_adamw"
     dims:take("w", w, "* D")
@@ -68,11 +110,30 @@ function M.adamw(w, grad, m, v, options)
     local results = {}
     for i, t in ipairs { w, m, v } do results[i] = dims:copy(t) end
     p.w, p.m, p.v = dims:at(results[1]), dims:at(results[2]), dims:at(results[3])
-    p.n, p.step, p.lr = w:n_elements(), step, options.lr
-    p.beta1, p.beta2, p.eps = betas[1], betas[2], options.eps or 1e-8
-    p.weight_decay, p.grad_scale = options.weight_decay or 0, options.grad_scale or 1
+    p.factors = place_factors(dims, options.grad_scale or 1, step, betas)
+    p.n, p.lr, p.eps = w:n_elements(), options.lr, options.eps or 1e-8
+    p.beta1, p.beta2, p.weight_decay = betas[1], betas[2], options.weight_decay or 0
     dims:call("adamw", p)
     return unpack(results)
+end
+
+--- One step down the gradient; a new tensor.
+-- @tparam cplab.tensor w [..., D]
+-- @tparam cplab.tensor grad [..., D]
+-- @tparam table options lr, grad_scale (1: what the gradient is multiplied with), device
+-- @treturn cplab.tensor w
+function M.sgd(w, grad, options)
+    local who = "op.sgd"
+    options = call.options(who, options, { lr = "number", grad_scale = "number?" })
+    local dims = call.dims(who, options)
+    local p = ffi.new "cpl_sgd"
+    dims:take("w", w, "* D")
+    p.grad = dims:take_wide("grad", grad, "* D")
+    local result = dims:copy(w)
+    p.factors = dims:list("double", { options.grad_scale or 1 })
+    p.w, p.n, p.lr = dims:at(result), w:n_elements(), options.lr
+    dims:call("sgd", p)
+    return result
 end
 
 return M

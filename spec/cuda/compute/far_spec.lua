@@ -418,6 +418,7 @@ local cases = {
 local dense = {
     merge_backward = true, moe_route = true, moe_route_backward = true, moe_group = true,
     moe_load = true, moe_balance = true, axpby = true, sum_squares = true, adamw = true,
+    sgd = true, step_factors = true,
 }
 
 describe("every op", function()

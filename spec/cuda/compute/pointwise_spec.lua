@@ -113,13 +113,39 @@ local function embedding(n, width, backward)
     return { arrays = arrays, numbers = { n_rows = n, width = width, vocabulary = vocabulary } }
 end
 
+-- Doubles, whatever the table's dtype is.
+local function doubles(list)
+    return array(#list, function(i) return list[i + 1] end, { type = "f64" })
+end
+
 local function adamw(n)
     local function wide(values) return array(n, values, { type = "wide" }) end
     return {
         arrays = { grad = wide(), w = array(n), m = wide(),
-            v = wide(function() return random() ^ 2 end) },
-        numbers = { n = n, step = 3, lr = 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8,
-            weight_decay = 0.1, grad_scale = 0.5 },
+            v = wide(function() return random() ^ 2 end),
+            factors = doubles { 0.5, 1 - 0.9 ^ 3, 1 - 0.95 ^ 3 } },
+        numbers = { n = n, lr = 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8,
+            weight_decay = 0.1 },
+    }
+end
+
+local function sgd(n)
+    return {
+        arrays = { grad = array(n, random, { type = "wide" }), w = array(n),
+            factors = doubles { -0.75 } },
+        numbers = { n = n, lr = 0.25 },
+    }
+end
+
+local function step_factors(squares, clip, step)
+    return {
+        arrays = {
+            squares = squares and doubles { squares },
+            step = step and array(1, function() return step end, { type = "i64" }),
+            factors = doubles { -7, -7, -7 },
+        },
+        numbers = { clip = clip, beta1 = 0.9, beta2 = 0.999 },
+        bounds = { f64 = 1e-15 }, -- a root, a power, a quotient: a rounding or two each
     }
 end
 
@@ -131,12 +157,13 @@ local function axpby(n, alpha, beta, wide)
     }
 end
 
-local function sum_squares(n, shift)
+local function sum_squares(n, shift, values)
     return {
-        arrays = { x = array(n, random, { type = "wide", shift = shift }),
+        arrays = { x = array(n, values or random, { type = "wide", shift = shift }),
             sum = array(1, nothing, { type = "f64" }) },
         numbers = { n = n },
-        bounds = { f64 = 1e-14 }, -- the sums are in double, of the same numbers
+        -- The sums are in double, of the same numbers: a rounding for each of them.
+        bounds = { f64 = math.max(n, 64) * 2 ^ -53 },
     }
 end
 
@@ -185,11 +212,66 @@ compute.describe({ describe, it, pending }, "elements", function(device, each)
     each("of an optimizer's step", function(dtype, way)
         for _, n in ipairs { 0, 1, 24, 37 } do
             compute.try(device, "adamw", adamw(n), dtype, way)
+            compute.try(device, "sgd", sgd(n), dtype, way)
             for _, factors in ipairs { { 2, -0.5 }, { 2, 0 }, { 0, 3 } } do
                 compute.try(device, "axpby", axpby(n, factors[1], factors[2], n == 24), dtype, way)
             end
             for shift = 0, 1 do
                 compute.try(device, "sum_squares", sum_squares(n, shift), dtype, way)
+            end
+        end
+    end)
+
+    -- Of the factors it is the share of the gradient: the others lie between 0 and 1.
+    each("of an optimizer's step where one is NaN or infinite", function(dtype, way)
+        for op, make in pairs { adamw = adamw, sgd = sgd } do
+            for name in pairs(make(1).arrays) do
+                for _, bad in ipairs { 0 / 0, 1 / 0, -1 / 0 } do
+                    local case = make(21)
+                    local array_of, place = case.arrays[name], name == "factors" and 0 or 20
+                    local values = array_of.values
+                    array_of.values = function(i) return i == place and bad or values(i) end
+                    compute.try(device, op, case, dtype, way)
+                end
+            end
+        end
+    end)
+
+    each("that all parameters share in a step", function(dtype, way)
+        for _, squares in ipairs { 0, 1e-300, 0.25, 4, 1e300, 1 / 0, 0 / 0 } do
+            for _, step in ipairs { 0, 1, 99999, 2 ^ 40 } do
+                compute.try(device, "step_factors", step_factors(squares, 0.5, step), dtype, way)
+            end
+            compute.try(device, "step_factors", step_factors(squares, 0.5), dtype, way)
+        end
+        compute.try(device, "step_factors", step_factors(nil, 0, 6), dtype, way)
+        compute.try(device, "step_factors", step_factors(nil, 0), dtype, way)
+    end)
+
+    -- Five blocks leave parts of such a sum. Sizes of 10^-4 .. 10^4: added in another order, as by
+    -- the other way, it has other bits.
+    local many = 5 * 4096
+    local function uneven(i) return math.sin(i) * 10 ^ (i % 9 - 4) end
+
+    each("squared and added, to the same bits in every order of threads", function(dtype, way)
+        local other = way == "best" and "naive" or "best"
+        for n = many - 1, many do
+            local case = sum_squares(n, 0, uneven)
+            local bits = compute.try(device, "sum_squares", case, dtype, way).sum
+            for _, order in ipairs(device.orders) do
+                device:set_order(order)
+                local again = compute.try(device, "sum_squares", case, dtype, way).sum
+                assert.is_true(bits == again, order)
+            end
+            assert.is_true(bits ~= compute.try(device, "sum_squares", case, dtype, other).sum)
+        end
+    end)
+
+    each("squared and added where one is NaN or infinite", function(dtype, way)
+        for _, bad in ipairs { 0 / 0, 1 / 0, -1 / 0 } do
+            for _, place in ipairs { 0, 4096, many - 1 } do
+                local case = sum_squares(many, 0, function(i) return i == place and bad or 1 end)
+                compute.try(device, "sum_squares", case, dtype, way)
             end
         end
     end)

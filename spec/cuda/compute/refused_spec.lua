@@ -104,7 +104,7 @@ local function describe_sizes(device)
     end)
 end
 
-local without_numbers = { moe_group = true, moe_balance = true }
+local without_numbers = { moe_group = true, moe_balance = true, step_factors = true }
 
 local function describe_dtypes(device)
     for _, name in ipairs(compute.ops) do

@@ -1,0 +1,12 @@
+/*
+ * sgd_ref.c: w -= lr factors[0] grad, one number after the other.
+ */
+#include "entries.h"
+
+void NAME(sgd)(const cpl_sgd *p)
+{
+    const double *grad = p->grad;
+    double *w = p->w;
+    for (int64_t i = 0; i < p->n; i++)
+        w[i] -= p->lr * p->factors[0] * grad[i];
+}
