@@ -2,7 +2,8 @@
  * conv1d.cu: depthwise causal convolution over spans, then SiLU, and back.
  *   pre[t] = bias + sum_j weight[j] x[t - (W-1) + j],  y = silu(pre)
  *   dpre[t] = dy[t] silu'(pre[t]),  dx[t] = sum_j weight[j] dpre[t + (W-1) - j]
- * The rows t < 0 of a span are its halo.
+ * The rows t < 0 of a span are its halo; without one a tap that would meet them
+ * meets nothing, whatever its weight is.
  *
  * The fast kernels have four taps, those of every model here. A thread goes
  * down a tile of rows with the last inputs of its channels in registers. Sums
@@ -37,7 +38,15 @@ static __device__ __forceinline__ row_place place_of(const cpl_span *spans,
     return {low, row - spans[low].slot};
 }
 
-/* Row t of a span, or of its halo where t < 0; no halo: zeros. */
+/* Of row t, the taps that meet nothing: they are the first. */
+template <class P>
+static __device__ __forceinline__ int64_t idle_taps(const P &p, int64_t t)
+{
+    const bool is_whole = p.halo != nullptr || t >= p.width - 1;
+    return is_whole ? 0 : p.width - 1 - t;
+}
+
+/* Row t of a span, or of its halo where t < 0. */
 template <class T, class P>
 static __device__ __forceinline__ sum_t<T> input_at(const P &p, int64_t span,
                                                     int64_t t, int64_t c)
@@ -45,8 +54,6 @@ static __device__ __forceinline__ sum_t<T> input_at(const P &p, int64_t span,
     if (t >= 0)
         return get(static_cast<const T *>(
             p.x)[(p.spans[span].slot + t) * p.x_stride + c]);
-    if (p.halo == nullptr)
-        return 0;
     const int64_t row = (span + 1) * (p.width - 1) + t;
     return get(static_cast<const T *>(p.halo)[row * p.channels + c]);
 }
@@ -59,7 +66,7 @@ static __device__ __forceinline__ sum_t<T> pre_at(const P &p, int64_t span,
     sum_t<T> pre = 0;
     if (p.bias != nullptr)
         pre = get(static_cast<const T *>(p.bias)[c]);
-    for (int64_t j = 0; j < p.width; j++)
+    for (int64_t j = idle_taps(p, t); j < p.width; j++)
         pre += get(weight[j]) * input_at<T>(p, span, t - (p.width - 1) + j, c);
     return pre;
 }
@@ -145,7 +152,9 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         for (int64_t span = 0; span < p.n_spans; span++)
             for (int64_t t = 0; t < p.spans[span].length; t++) {
                 const W dpre = dpre_at<T>(p, span, t, c);
-                weight += dpre * input_at<T>(p, span, t - (p.width - 1) + j, c);
+                if (j >= idle_taps(p, t))
+                    weight +=
+                        dpre * input_at<T>(p, span, t - (p.width - 1) + j, c);
                 bias += dpre;
             }
         if (p.grad_weight != nullptr)
@@ -160,9 +169,11 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 constexpr int TAPS = 4;
 constexpr int64_t TILE_ROWS = 32;
 
-/* The weights of a pack of channels, and the inputs that the taps meet. */
+/* The weights of a pack of channels, and the inputs that the taps meet; the
+ * first `idle` taps meet none. */
 template <class T, int V> struct window {
     pack<sum_t<T>, V> weight[TAPS], x[TAPS], bias;
+    int idle;
 };
 
 template <class T, int V, class P>
@@ -192,7 +203,7 @@ inputs_at(const P &p, int64_t span, int64_t t, int64_t c)
     return load<T, V>(p.halo, ((span + 1) * (TAPS - 1) + t) * p.channels + c);
 }
 
-/* What stands before row t. */
+/* What stands before row t: of idle taps there is one more than at t. */
 template <class T, int V, class P>
 static __device__ __forceinline__ void fill(window<T, V> *w, const P &p,
                                             int64_t span, int64_t t, int64_t c)
@@ -200,6 +211,7 @@ static __device__ __forceinline__ void fill(window<T, V> *w, const P &p,
 #pragma unroll
     for (int j = 1; j < TAPS; j++)
         w->x[j] = inputs_at<T, V>(p, span, t - TAPS + j, c);
+    w->idle = p.halo == nullptr && t < TAPS ? static_cast<int>(TAPS - t) : 0;
 }
 
 /* Down to the row whose inputs are `x`; returns its pre. */
@@ -208,9 +220,12 @@ static __device__ __forceinline__ pack<sum_t<T>, V>
 advance(window<T, V> *w, const pack<sum_t<T>, V> &x)
 {
     pack<sum_t<T>, V> pre = w->bias;
+    w->idle -= w->idle > 0;
 #pragma unroll
     for (int j = 0; j < TAPS; j++) {
         w->x[j] = j + 1 < TAPS ? w->x[j + 1] : x;
+        if (j < w->idle)
+            continue;
 #pragma unroll
         for (int i = 0; i < V; i++)
             pre.at[i] += w->weight[j].at[i] * w->x[j].at[i];
@@ -300,10 +315,13 @@ piece_backward(window<T, V> *w, const cpl_conv1d_backward &p, int64_t span,
             continue;
         pack<sum_t<T>, V> dx = {};
 #pragma unroll
-        for (int j = 0; j < TAPS; j++)
+        for (int j = 0; j < TAPS; j++) {
+            if (user - (TAPS - 1) + j >= behind)
+                continue;
 #pragma unroll
             for (int i = 0; i < V; i++)
                 dx.at[i] += w->weight[TAPS - 1 - j].at[i] * dpre[j].at[i];
+        }
         store<T, V>(p.dx, (user - (TAPS - 1)) * p.dx_stride + c, dx);
     }
 }
@@ -358,8 +376,9 @@ __global__ void __launch_bounds__(THREADS, 1)
                                for (int i = 0; i < V; i++) {
 #pragma unroll
                                    for (int j = 0; j < TAPS; j++)
-                                       sum[j].at[i] +=
-                                           dpre.at[i] * w.x[j].at[i];
+                                       if (j >= w.idle)
+                                           sum[j].at[i] +=
+                                               dpre.at[i] * w.x[j].at[i];
                                    sum[TAPS].at[i] += dpre.at[i];
                                }
                            }

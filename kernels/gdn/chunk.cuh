@@ -13,6 +13,7 @@
  *   rows     dR = T'dN, dV                                   side by side
  *   pairs    A, B, the pairs' shares of dbeta and dg         side by side
  *   keys     dQ, dK, dbeta, dg                               side by side
+ * and last, by tokens, what turned out to be wild.
  */
 #ifndef CPLI_GDN_CHUNK_CUH
 #define CPLI_GDN_CHUNK_CUH
@@ -37,6 +38,7 @@ template <class T> struct gdn_pass {
     R *w;       /* [.., K]: W, later dQ by value head */
     R *u;       /* [.., V]: U, later N; NULL: not wanted */
     R *kept;    /* states between chunks */
+    void *walk; /* for what is done by tokens; in all of these but W */
 };
 template <class T> struct gdn_pass_back {
     using R = sum_t<T>;
@@ -52,26 +54,34 @@ template <class T> struct gdn_pass_back {
     int64_t dv_stride;
 };
 
+/* What a pass wants besides gates, the inverse and W; no bytes to walk with:
+ * nothing will be done by tokens. */
+struct gdn_wants {
+    bool weights, values, kept;
+    size_t walk_bytes;
+};
+
 /* The pieces of a pass; what is not wanted stays NULL. */
 template <class T>
-gdn_pass<T> gdn_take_pass(const cpl_gdn *p, gdn_arena *arena, bool with_weights,
-                          bool with_values, bool with_kept)
+gdn_pass<T> gdn_take_pass(const cpl_gdn *p, gdn_arena *arena,
+                          const gdn_wants &wants)
 {
     using R = sum_t<T>;
     const int64_t rows = p->n_rows * p->value_heads;
     gdn_pass<T> pass;
     pass.p = *p;
-    pass.list = gdn_take_list(p, arena);
+    pass.list = gdn_take_list(p, arena, wants.walk_bytes > 0);
+    pass.w = arena->take<R>(rows * p->key_dim);
+    pass.walk = arena->take_again(wants.walk_bytes);
     pass.start = arena->take<R>(rows);
     pass.seen = arena->take<R>(rows);
     pass.end = arena->take<R>(rows);
     pass.inverse = arena->take<R>(rows * GDN_CHUNK);
-    pass.weights = with_weights ? arena->take<R>(rows * GDN_CHUNK) : nullptr;
-    pass.w = arena->take<R>(rows * p->key_dim);
-    pass.u = with_values ? arena->take<R>(rows * p->value_dim) : nullptr;
-    pass.kept = with_kept ? arena->take<R>(gdn_most_kept(p) * p->value_heads *
-                                           gdn_state_size(*p))
-                          : nullptr;
+    pass.weights = wants.weights ? arena->take<R>(rows * GDN_CHUNK) : nullptr;
+    pass.u = wants.values ? arena->take<R>(rows * p->value_dim) : nullptr;
+    pass.kept = wants.kept ? arena->take<R>(gdn_most_kept(p) * p->value_heads *
+                                            gdn_state_size(*p))
+                           : nullptr;
     return pass;
 }
 

@@ -5,11 +5,28 @@
 
 #include "gdn/gdn.cuh"
 
-const char *cpl_cuda_gdn_refusal(const cpl_gdn *p, int32_t)
+/* Heads are blocks in y. */
+static constexpr int64_t GDN_MOST_HEADS = 65535;
+
+const char *cpl_cuda_gdn_refusal(const cpl_gdn *p, int32_t dtype)
 {
     static thread_local char said[200];
-    if (p->key_dim < 1 || p->key_dim > cpli::GDN_MOST_DIM || p->value_dim < 1 ||
-        p->value_dim > cpli::GDN_MOST_DIM)
+    if (dtype != CPL_F64 && dtype != CPL_F32 && dtype != CPL_BF16)
+        snprintf(said, sizeof said,
+                 "gdn: a device takes f64, f32 and bf16, not the dtype of "
+                 "number %d",
+                 static_cast<int>(dtype));
+    else if (p->key_heads < 1 || p->value_heads < 1 ||
+             p->value_heads > GDN_MOST_HEADS ||
+             p->value_heads % p->key_heads != 0)
+        snprintf(said, sizeof said,
+                 "gdn: a device takes 1 to %lld value heads, a multiple of the "
+                 "key heads, not %lld and %lld",
+                 static_cast<long long>(GDN_MOST_HEADS),
+                 static_cast<long long>(p->value_heads),
+                 static_cast<long long>(p->key_heads));
+    else if (p->key_dim < 1 || p->key_dim > cpli::GDN_MOST_DIM ||
+             p->value_dim < 1 || p->value_dim > cpli::GDN_MOST_DIM)
         snprintf(said, sizeof said,
                  "gdn: a device takes key_dim and value_dim from 1 to %d, not "
                  "%lld and %lld",

@@ -7,6 +7,12 @@
  * is kept per token lies in rows of [n_rows, value_heads, ..], whatever the
  * spans are. States are kept between two chunks of a span only: there are at
  * most n_rows / chunk such places, for its ends are state_in and state_out.
+ *
+ * Products of chunks multiply zeros by what is no finite number, which gives
+ * NaN in rows that never met it. So who prepares chunks marks the heads of
+ * spans with such inputs as wild, and those are done once more, by tokens. What
+ * gets into a state goes to its whole column in either way: summaries have no
+ * marks.
  */
 #ifndef CPLI_GDN_CUH
 #define CPLI_GDN_CUH
@@ -38,6 +44,8 @@ struct gdn_list {
     int64_t *chunks; /* chunks */
     int64_t *kept;   /* states between two chunks */
     int64_t *done;   /* rows until the end of the last one that is not empty */
+    int32_t *wild; /* [n_spans, heads]: 0, or 1 of a wild one; NULL: no marks */
+    int64_t heads;
 };
 
 /* A chunk; or, with n = 0, a span without one. */
@@ -108,6 +116,25 @@ __device__ __forceinline__ int64_t gdn_span_chunks(const gdn_list &list,
     return list.chunks[span] - gdn_before(list.chunks, span);
 }
 
+/* Whether a span's head is to be done by tokens: all are without marks. */
+__device__ __forceinline__ bool gdn_is_by_tokens(const gdn_list &list,
+                                                 int64_t span, int head)
+{
+    return list.wild == nullptr || list.wild[span * list.heads + head] != 0;
+}
+
+template <class R> __device__ __forceinline__ bool gdn_is_finite(R x)
+{
+    return x - x == 0;
+}
+
+__device__ __forceinline__ void gdn_mark_wild(const gdn_list &list,
+                                              int64_t span, int head)
+{
+    if (list.wild != nullptr)
+        atomicOr(list.wild + span * list.heads + head, 1);
+}
+
 /* Elements of a state, and the state of (span, head); NULL of NULL. */
 __host__ __device__ __forceinline__ int64_t gdn_state_size(const cpl_gdn &p)
 {
@@ -151,22 +178,44 @@ class gdn_arena
 
     template <class E> E *take(int64_t n)
     {
-        E *piece = at_ == nullptr ? nullptr : reinterpret_cast<E *>(at_ + used);
-        used += (static_cast<size_t>(n) * sizeof(E) + 63) / 64 * 64;
+        E *piece = here<E>();
+        used_ += (static_cast<size_t>(n) * sizeof(E) + 63) / 64 * 64;
+        keep(0);
         return piece;
     }
 
-    size_t used = 0;
+    /* So many bytes of what is taken next, for when that is of no more use. */
+    void *take_again(size_t bytes)
+    {
+        keep(bytes);
+        return here<char>();
+    }
+
+    size_t most(void) const
+    {
+        return most_;
+    }
 
   private:
+    template <class E> E *here(void) const
+    {
+        return at_ == nullptr ? nullptr : reinterpret_cast<E *>(at_ + used_);
+    }
+    void keep(size_t more)
+    {
+        most_ = used_ + more > most_ ? used_ + more : most_;
+    }
+
     char *at_;
+    size_t used_ = 0, most_ = 0;
 };
 
-gdn_list gdn_take_list(const cpl_gdn *p, gdn_arena *arena);
+/* With marks, if heads of spans may turn out to be wild. */
+gdn_list gdn_take_list(const cpl_gdn *p, gdn_arena *arena, bool with_marks);
 
 /* ---- launches that all passes share; each is a cudaError_t ---- */
 
-/* Fills the list. */
+/* Fills the list, and takes all marks away. */
 int gdn_count(const gdn_list &list, cpl_cuda_stream stream);
 
 /* Rows outside of the spans become zero; width and stride in elements. */
@@ -187,6 +236,21 @@ inline bool gdn_is_fast(const cpl_gdn *p)
 {
     return p->key_dim <= GDN_FAST_DIM && p->value_dim <= GDN_FAST_DIM;
 }
+
+/* ---- by tokens (gdn_walk.cu, gdn_walk_back.cu): what a list says ---- */
+
+/* `space` has so many bytes; what lies in it before does not matter. */
+size_t gdn_walk_bytes(const cpl_gdn *p, int32_t dtype);
+int gdn_walk(const cpl_gdn *p, const gdn_list &list, int32_t dtype, void *space,
+             cpl_cuda_stream stream);
+/* dq and dk by value head go to where they are summed from. */
+struct gdn_by_head {
+    void *dq, *dk; /* [n_rows, value_heads, K] of the dtype's sums */
+};
+size_t gdn_walk_backward_bytes(const cpl_gdn_backward *p, int32_t dtype);
+int gdn_walk_backward(const cpl_gdn_backward *p, const gdn_list &list,
+                      int32_t dtype, const gdn_by_head &sums, void *space,
+                      cpl_cuda_stream stream);
 
 /* ---- the ways: by tokens (gdn_naive.cu), and by chunks ---- */
 

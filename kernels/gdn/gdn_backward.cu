@@ -379,19 +379,21 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
 /* ---- launches ---- */
 
 template <class T>
-static gdn_pass_back<T> take_back(const cpl_gdn_backward *b, gdn_arena *arena)
+static gdn_pass_back<T> take_back(const cpl_gdn_backward *b, gdn_arena *arena,
+                                  int32_t dtype)
 {
     using R = sum_t<T>;
     const cpl_gdn *p = &b->forward;
     const int64_t rows = p->n_rows * p->value_heads;
     gdn_pass_back<T> back;
-    back.forward = gdn_take_pass<T>(p, arena, true, true, true);
+    back.dk = arena->take<R>(rows * p->key_dim); /* lives on, as W does */
+    back.forward = gdn_take_pass<T>(
+        p, arena, {true, true, true, gdn_walk_backward_bytes(b, dtype)});
     back.d_o = static_cast<const T *>(b->d_o);
     back.d_state_out = static_cast<const R *>(b->d_state_out);
     back.z = arena->take<R>(rows * p->value_dim);
     back.kept =
         arena->take<R>(gdn_most_kept(p) * p->value_heads * gdn_state_size(*p));
-    back.dk = arena->take<R>(rows * p->key_dim);
     back.pairs = arena->take<R>(rows);
     back.dv = static_cast<T *>(b->dv);
     back.dg = static_cast<R *>(b->dg);
@@ -404,10 +406,10 @@ size_t gdn_chunked_backward_workspace(const cpl_gdn_backward *b, int32_t dtype)
 {
     gdn_arena arena(nullptr);
     by_dtype(dtype, [&](auto type) {
-        take_back<decltype(type)>(b, &arena);
+        take_back<decltype(type)>(b, &arena, dtype);
         return 0;
     });
-    return arena.used;
+    return arena.most();
 }
 
 /* States and their gradients at the ends of all chunks. */
@@ -446,6 +448,9 @@ static int gradients(const cpl_gdn_backward *b, const gdn_pass_back<T> &back,
         error = CPLI_LAUNCH(gdn_back_chunks<T>, gdn_chunk_grid(p), TILE_THREADS,
                             0, stream, back);
     if (error == cudaSuccess)
+        error = gdn_walk_backward(b, pass.list, dtype, {pass.w, back.dk},
+                                  pass.walk, stream);
+    if (error == cudaSuccess)
         error = gdn_sum_heads(pass.list, p, dtype, pass.w, b->dq, b->dq_stride,
                               stream);
     if (error == cudaSuccess)
@@ -459,7 +464,7 @@ int gdn_chunked_backward(const cpl_gdn_backward *b, int32_t dtype,
 {
     return by_dtype(dtype, [&](auto type) {
         gdn_arena arena(b->workspace);
-        const auto back = take_back<decltype(type)>(b, &arena);
+        const auto back = take_back<decltype(type)>(b, &arena, dtype);
         int error = gdn_begin_backward(b, back.forward.list, dtype, stream);
         if (error != cudaSuccess || b->forward.n_spans == 0)
             return error;

@@ -193,7 +193,8 @@ __global__ void __launch_bounds__(TILE_THREADS, 1)
 
 /* ---- backward ---- */
 
-/* Z = P'dO; blocks in z are tiles of 64 columns. */
+/* Z = P'dO, where every gradient of outputs that is not finite is seen; blocks
+ * in z are tiles of 64 columns. */
 template <class T>
 __global__ void __launch_bounds__(TILE_THREADS, 2)
     gdn_pull_values(const __grid_constant__ gdn_pass_back<T> back)
@@ -209,6 +210,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
         const gdn_place place = gdn_find(pass.list, c);
         R *z = gdn_rows(p, back.z, place, head, width) + first;
         gdn_tile<T, 64, 64> tile;
+        bool is_finite = true;
         gdn_clear(tile);
         gdn_multiply<true, false>(
             tile, gdn_row_matrix<R>(p, pass.weights, place, head, GDN_CHUNK), 0,
@@ -216,7 +218,10 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
             reinterpret_cast<unsigned char *>(stage));
         gdn_each(tile, place.n, width - first, [&](R x, int row, int column) {
             z[row * p.value_heads * width + column] = x;
+            is_finite = is_finite && gdn_is_finite(x);
         });
+        if (!is_finite)
+            gdn_mark_wild(pass.list, place.span, head);
     }
 }
 

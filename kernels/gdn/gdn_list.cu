@@ -26,12 +26,25 @@ __device__ __forceinline__ void gdn_add(const gdn_list &list, int64_t span,
     sum->done = s.slot + s.length;
 }
 
+/* Blocks but the first, which counts. */
+__device__ __forceinline__ void gdn_clear_marks(const gdn_list &list)
+{
+    const int64_t step = (gridDim.x - 1) * LIST_THREADS;
+    int64_t i = (blockIdx.x - 1) * LIST_THREADS + threadIdx.x;
+    for (; i < list.n_spans * list.heads; i += step)
+        list.wild[i] = 0;
+}
+
 /* One block: every thread counts a piece of the spans, goes on from what lies
  * before it, and counts again. */
 __global__ void __launch_bounds__(LIST_THREADS)
     gdn_count_chunks(const __grid_constant__ gdn_list list)
 {
     CPLI_SHARED(gdn_counts, counts, [LIST_THREADS]);
+    if (blockIdx.x > 0) {
+        gdn_clear_marks(list);
+        return;
+    }
     const int64_t each = (list.n_spans + LIST_THREADS - 1) / LIST_THREADS;
     const int64_t from = threadIdx.x * each;
     const int64_t to = from + each < list.n_spans ? from + each : list.n_spans;
@@ -105,7 +118,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-gdn_list gdn_take_list(const cpl_gdn *p, gdn_arena *arena)
+gdn_list gdn_take_list(const cpl_gdn *p, gdn_arena *arena, bool with_marks)
 {
     gdn_list list;
     list.spans = p->spans;
@@ -115,12 +128,18 @@ gdn_list gdn_take_list(const cpl_gdn *p, gdn_arena *arena)
     list.chunks = arena->take<int64_t>(p->n_spans);
     list.kept = arena->take<int64_t>(p->n_spans);
     list.done = arena->take<int64_t>(p->n_spans);
+    list.heads = p->value_heads;
+    list.wild = with_marks ? arena->take<int32_t>(p->n_spans * p->value_heads)
+                           : nullptr;
     return list;
 }
 
 int gdn_count(const gdn_list &list, cpl_cuda_stream stream)
 {
-    return CPLI_LAUNCH(gdn_count_chunks, 1, LIST_THREADS, 0, stream, list);
+    const int64_t marks = list.wild == nullptr ? 0 : list.n_spans * list.heads;
+    const unsigned more = gdn_blocks((marks + LIST_THREADS - 1) / LIST_THREADS);
+    return CPLI_LAUNCH(gdn_count_chunks, 1 + more, LIST_THREADS, 0, stream,
+                       list);
 }
 
 int gdn_zero_gaps(const gdn_list &list, int32_t dtype, void *rows,

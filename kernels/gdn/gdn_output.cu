@@ -51,18 +51,19 @@ template <class F> static size_t gdn_bytes(int32_t dtype, F take)
         take(&arena, type);
         return 0;
     });
-    return arena.used;
+    return arena.most();
 }
 
 size_t gdn_chunked_workspace(const cpl_gdn *p, int32_t dtype)
 {
     return gdn_bytes(dtype, [&](gdn_arena *arena, auto type) {
-        gdn_take_pass<decltype(type)>(p, arena, true, true, true);
+        gdn_take_pass<decltype(type)>(
+            p, arena, {true, true, true, gdn_walk_bytes(p, dtype)});
     });
 }
 
 template <class T>
-static int forward(const cpl_gdn *p, const gdn_pass<T> &pass,
+static int forward(const cpl_gdn *p, const gdn_pass<T> &pass, int32_t dtype,
                    cpl_cuda_stream stream)
 {
     using R = sum_t<T>;
@@ -79,6 +80,8 @@ static int forward(const cpl_gdn *p, const gdn_pass<T> &pass,
     if (error == cudaSuccess)
         error = CPLI_LAUNCH(gdn_output<T>, gdn_chunk_grid(p, p->value_dim),
                             TILE_THREADS, 0, stream, pass);
+    if (error == cudaSuccess)
+        error = gdn_walk(p, pass.list, dtype, pass.walk, stream);
     return error;
 }
 
@@ -88,12 +91,13 @@ int gdn_chunked(const cpl_gdn *p, int32_t dtype, cpl_cuda_stream stream)
     return by_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         gdn_arena arena(p->workspace);
-        const gdn_pass<T> pass = gdn_take_pass<T>(p, &arena, true, true, true);
+        const gdn_pass<T> pass = gdn_take_pass<T>(
+            p, &arena, {true, true, true, gdn_walk_bytes(p, dtype)});
         int error = gdn_count(pass.list, stream);
         if (error == cudaSuccess)
             error = gdn_zero_gaps(pass.list, dtype, p->o, width, width, stream);
         if (error == cudaSuccess && p->n_spans > 0)
-            error = forward(p, pass, stream);
+            error = forward(p, pass, dtype, stream);
         return error;
     });
 }
@@ -103,7 +107,7 @@ int gdn_chunked(const cpl_gdn *p, int32_t dtype, cpl_cuda_stream stream)
 size_t gdn_chunked_summary_workspace(const cpl_gdn_summary *s, int32_t dtype)
 {
     return gdn_bytes(dtype, [&](gdn_arena *arena, auto type) {
-        gdn_take_pass<decltype(type)>(&s->gdn, arena, false, true, false);
+        gdn_take_pass<decltype(type)>(&s->gdn, arena, {false, true, false, 0});
     });
 }
 
@@ -137,7 +141,7 @@ int gdn_chunked_summary(const cpl_gdn_summary *s, int32_t dtype,
         using T = decltype(type);
         gdn_arena arena(s->workspace);
         gdn_pass<T> pass =
-            gdn_take_pass<T>(&s->gdn, &arena, false, true, false);
+            gdn_take_pass<T>(&s->gdn, &arena, {false, true, false, 0});
         if (s->offset == nullptr)
             pass.u = nullptr;
         int error = gdn_count(pass.list, stream);
@@ -152,7 +156,7 @@ static gdn_pass_back<T> take_sweep(const cpl_gdn_summary_backward *s,
     using R = sum_t<T>;
     const cpl_gdn *p = &s->gdn;
     gdn_pass_back<T> back = {};
-    back.forward = gdn_take_pass<T>(p, arena, true, false, false);
+    back.forward = gdn_take_pass<T>(p, arena, {true, false, false, 0});
     back.d_o = static_cast<const T *>(s->d_o);
     back.d_state_out = static_cast<const R *>(s->d_state_out);
     back.z = arena->take<R>(p->n_rows * p->value_heads * p->value_dim);

@@ -1,6 +1,8 @@
 /*
  * gdn_prepare.cu: everything of a chunk that no state enters: gates, the
- * inverse of I + L, P, W and U; a block a chunk of a head.
+ * inverse of I + L, P, W and U; a block a chunk of a head. A gate, key or value
+ * that is not finite is in W or U, a query in P: with the 1 of the diagonal of
+ * the inverse, and, of P, with its key.
  */
 #include "gdn/chunk.cuh"
 
@@ -50,6 +52,7 @@ gdn_prepare_pairs(const gdn_pass<T> &pass, const gdn_place &place, int head,
     gdn_tile<T, 64, 64> met, seen;
     gdn_clear(met);
     gdn_clear(seen);
+    bool is_finite = true;
     gdn_multiply<false, true>(met, keys, 0, keys, 0, key_dim, stage);
     if (pass.weights != nullptr)
         gdn_multiply<false, true>(seen, gdn_queries<T>(p, place, head), 0, keys,
@@ -60,11 +63,16 @@ gdn_prepare_pairs(const gdn_pass<T> &pass, const gdn_place &place, int head,
         R &at = space.square[i * gdn_square_pitch<R> + j];
         const R decay = at; /* 0 above the diagonal */
         at = j < i && i < place.n ? space.gates.beta[i] * met.at[e] * decay : 0;
-        if (pass.weights != nullptr && i < place.n)
-            gdn_rows(p, pass.weights, place, head,
-                     GDN_CHUNK)[i * p.value_heads * GDN_CHUNK + j] =
-                j <= i ? static_cast<R>(p.scale) * seen.at[e] * decay : 0;
+        if (pass.weights == nullptr || i >= place.n)
+            continue;
+        const R weight =
+            j <= i ? static_cast<R>(p.scale) * seen.at[e] * decay : 0;
+        gdn_rows(p, pass.weights, place, head,
+                 GDN_CHUNK)[i * p.value_heads * GDN_CHUNK + j] = weight;
+        is_finite = is_finite && gdn_is_finite(weight);
     }
+    if (!is_finite)
+        gdn_mark_wild(pass.list, place.span, head);
     __syncthreads();
 }
 
@@ -147,13 +155,17 @@ gdn_prepare_rows(const gdn_pass<T> &pass, const gdn_place &place, int head,
 #pragma unroll 1
     for (int j = 0; j < rows.columns; j += 64) {
         gdn_tile<T, 64, 64> tile;
+        bool is_finite = true;
         gdn_clear(tile);
         gdn_multiply<false, false>(tile, left, 0, gdn_times(rows, factors), j,
                                    place.n, stage);
         gdn_each(tile, place.n, rows.columns - j,
                  [&](R x, int row, int column) {
                      to[row * stride + j + column] = x;
+                     is_finite = is_finite && gdn_is_finite(x);
                  });
+        if (!is_finite)
+            gdn_mark_wild(pass.list, place.span, head);
     }
 }
 

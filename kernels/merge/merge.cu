@@ -1,19 +1,29 @@
 /*
- * merge.cu: o -= s (o - o_b) with s = sigmoid(lse_b - lse), which cannot
- * overflow, and lse = max + log1p(exp(min - max)); and back.
+ * merge.cu: with the weights w = exp(lse - max) of both sides, of which one is
+ * 1, o = (w o + w_b o_b) / (w + w_b) and lse = max + log1p(the lesser weight);
+ * and back. What is not finite goes where these formulas take it.
  */
 #include "rows.cuh"
 
 namespace cpli
 {
 
-/* log(e^a + e^b); b is no -inf. */
-template <class S> static __device__ __forceinline__ S joined(S a, S b)
+/* The share of either side, and log(e^a + e^b), of which b is no -inf. A share
+ * is not 1 less the other: the smaller one would be lost in rounding. A product
+ * of the weights is the lesser of them, or NaN. */
+template <class S> struct merge_shares {
+    S a, b, lse;
+};
+template <class S>
+static __device__ __forceinline__ merge_shares<S> shares_of(S a, S b)
 {
-    const bool b_is_larger = b > a;
-    const S high = b_is_larger ? b : a;
-    const S low = b_is_larger ? a : b;
-    return high + log_of_1_plus(exponential(low - high));
+    if (b == -static_cast<S>(INFINITY))
+        return {1, 0, a};
+    const S max = b > a ? b : a;
+    const S weight_a = exponential(a - max), weight_b = exponential(b - max);
+    const S scale = reciprocal(weight_a + weight_b);
+    return {weight_a * scale, weight_b * scale,
+            max + log_of_1_plus(weight_a * weight_b)};
 }
 
 /* A thread a head of a row. */
@@ -31,23 +41,11 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         const W b = static_cast<const W *>(p.lse_b)[i];
         if (b == -static_cast<W>(INFINITY))
             continue;
-        const W share = sigmoid(b - a);
+        const auto share = shares_of(a, b);
         for (int64_t j = 0; j < p.width; j++)
-            o[j] = put<T>(get(o[j]) - share * (get(o[j]) - get(o_b[j])));
-        lse[i] = joined(a, b);
+            o[j] = put<T>(share.a * get(o[j]) + share.b * get(o_b[j]));
+        lse[i] = share.lse;
     }
-}
-
-template <class S> struct merge_shares {
-    S a, b;
-};
-/* Not 1 - the other: the smaller one would be lost in rounding. */
-template <class S>
-static __device__ __forceinline__ merge_shares<S> shares_of(S a, S b)
-{
-    if (b == -static_cast<S>(INFINITY))
-        return {1, 0};
-    return {sigmoid(a - b), sigmoid(b - a)};
 }
 
 template <class T>
@@ -101,18 +99,18 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         const W b = static_cast<const W *>(p.lse_b)[i];
         if (b == -static_cast<W>(INFINITY))
             return;
-        const W share = sigmoid(b - a);
+        const auto share = shares_of(a, b);
         for (int64_t j = member; j < p.width / V; j += G) {
             const auto o_b = load<T, V>(p.o_b, at + j * V);
             auto o = load<T, V>(p.o, at + j * V);
 #pragma unroll
             for (int k = 0; k < V; k++)
-                o.at[k] -= share * (o.at[k] - o_b.at[k]);
+                o.at[k] = share.a * o.at[k] + share.b * o_b.at[k];
             store<T, V>(p.o, at + j * V, o);
         }
         group_barrier<G>(); /* all have read lse */
         if (member == 0)
-            *lse = joined(a, b);
+            *lse = share.lse;
     });
 }
 

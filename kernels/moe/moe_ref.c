@@ -12,12 +12,22 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* Experts that come before e: a larger logit, or the same and a lower index. */
+/* A larger logit stands before, or the same and a lower index; NaN is the least
+ * of all, so that ranks are all different. */
+static bool stands_before(const double *logits, int64_t f, int64_t e)
+{
+    bool f_is_nan = isnan(logits[f]), e_is_nan = isnan(logits[e]);
+    if (f_is_nan || e_is_nan)
+        return e_is_nan && (!f_is_nan || f < e);
+    return logits[f] > logits[e] || (f < e && logits[f] == logits[e]);
+}
+
+/* Experts that come before e. */
 static int64_t rank_of(const double *logits, int64_t experts, int64_t e)
 {
     int64_t rank = 0;
     for (int64_t f = 0; f < experts; f++)
-        rank += logits[f] > logits[e] || (f < e && logits[f] == logits[e]);
+        rank += stands_before(logits, f, e);
     return rank;
 }
 

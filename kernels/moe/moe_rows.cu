@@ -97,8 +97,9 @@ shared_backward(const cpl_moe_combine_backward &p, int64_t row, int lane)
     const cpl_moe_combine &f = p.forward;
     const sum_t<T> share = share_of<T>(f, row);
     T *dshared = static_cast<T *>(p.dshared) + row * f.width;
+    const bool is_routed = f.places[row * f.top_k] >= 0;
     sum_t<T> slope = 0;
-    if (f.places[row * f.top_k] >= 0)
+    if (is_routed)
         slope = scale_row<LANES, T, V>(
             dshared, share, static_cast<const T *>(p.dy) + row * f.width,
             static_cast<const T *>(f.shared) + row * f.width, f.width, lane);
@@ -107,7 +108,7 @@ shared_backward(const cpl_moe_combine_backward &p, int64_t row, int lane)
             dshared[i] = put<T>(0);
     if (lane == 0)
         static_cast<T *>(p.dshared_gate)[row] =
-            put<T>(slope * share * (1 - share));
+            put<T>(is_routed ? slope * share * (1 - share) : 0);
 }
 
 /* Of the j-th choice of a row. */

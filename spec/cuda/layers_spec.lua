@@ -269,8 +269,18 @@ describe("a device refuses", function()
             assert.matches(kind .. ": heads of 7 are not for us", said)
         end
         assert.is_nil(failure(case("mlp", "mlp", { refusal = { "gdn", "no" } })))
-        assert.matches("gdn: .*a device takes key_dim and value_dim from 1 to 256, not 257 and 5",
-            failure(case("gdn", "gdn", { config = { key_dim = 257 } })))
+    end)
+
+    it_there("sizes that the delta rule has no kernels for, whoever has its heads", function()
+        for _, cp_mode in ipairs { "chunkwise", "headwise" } do
+            local function said(config)
+                config.cp_mode = cp_mode
+                return failure(case("gdn", "gdn", { config = config }))
+            end
+            local rule = "gdn: .*a device takes key_dim and value_dim from 1 to 256, not "
+            assert.matches(rule .. "257 and 5", said { key_dim = 257 })
+            assert.matches(rule .. "3 and 257", said { value_dim = 257 })
+        end
     end)
 
     -- Nobody can look at tokens there while a step runs, so nothing is read, and all that hangs on
@@ -296,8 +306,11 @@ describe("a device refuses", function()
     end)
 
     it_there("dtypes that nobody computes in, and the host bf16", function()
-        assert.matches("layers compute in f64, f32 or bf16, not in i32",
-            failure(case("norm", "norm", { dtype = "i32" })))
+        for _, kind in ipairs { "gqa", "mla", "gdn", "mlp", "moe", "norm", "linear",
+            "embedding" } do
+            assert.matches("layers compute in f64, f32 or bf16, not in i32",
+                failure(case(kind, kind, { dtype = "i32" })))
+        end
         local here = ranks.run(1, "spec.support.layer_rank",
             { cases = { case("norm", "norm", { dtype = "bf16" }) } })
         assert.matches("no table for device 'cpu' and dtype bf16", here[1][1].failure)

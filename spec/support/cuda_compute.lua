@@ -6,24 +6,36 @@ local bit = require "bit"
 local clib = require "clib"
 local ffi = require "ffi"
 local cuda_device = require "spec.support.cuda_device"
+local environment = require "cplab.environment"
+local holes = require "spec.support.holes"
 
 local C = clib.C
 local M = {}
 
-local ops = {
-    "rms_norm", "rms_norm_backward", "gated_rms_norm", "gated_rms_norm_backward", "l2norm",
-    "l2norm_backward", "rope", "conv1d", "conv1d_backward", "gates", "gates_backward", "merge",
-    "merge_backward", "sigmoid_gate", "sigmoid_gate_backward", "swiglu", "swiglu_backward",
-    "embedding", "embedding_backward", "cross_entropy", "move_rows", "sum_squares",
-    "step_factors", "adamw", "sgd", "axpby",
-}
-for _, op in ipairs(ops) do
-    ffi.cdef(("int cpl_cuda_%s(const cpl_%s *p, int32_t dtype, int32_t way, void *stream);")
-        :format(op, op))
+-- The ops of a list of kernels/ops.h.
+local function read_ops(list)
+    local file = assert(io.open(environment.root() .. "/kernels/ops.h"))
+    local text = file:read("*a"):gsub("\\\n", "")
+    file:close()
+    local ops = {}
+    for op in text:match("#define " .. list .. "%(X%)([^\n]*)"):gmatch "X%(([%w_]+)%)" do
+        ops[#ops + 1] = op
+    end
+    assert(#ops > 0, "no ops in " .. list)
+    return ops
 end
-local need_workspace = { rms_norm_backward = true, cross_entropy = true, sum_squares = true }
-for op in pairs(need_workspace) do
-    ffi.cdef(("size_t cpl_cuda_%s_workspace(const cpl_%s *p, int32_t dtype);"):format(op, op))
+
+--- The ops of kernels/ops.h, in its order; those that need a workspace are the last.
+M.ops = read_ops "CPLI_PLAIN_LIST"
+local has_workspace = {}
+for _, op in ipairs(read_ops "CPLI_WORKSPACE_LIST") do
+    M.ops[#M.ops + 1], has_workspace[op] = op, true
+end
+for _, op in ipairs(M.ops) do
+    ffi.cdef((([[
+        int cpl_cuda_OP(const cpl_OP *p, int32_t dtype, int32_t way, cpl_cuda_stream stream);
+        size_t cpl_cuda_OP_workspace(const cpl_OP *p, int32_t dtype);
+    ]]):gsub("OP", op)))
 end
 
 local ways = { best = 0, naive = 1 }
@@ -49,9 +61,17 @@ local function to_bf16(x)
     return bit.band(bit.rshift(bits + 0x7fff + odd, 16), 0xffff)
 end
 
-local function from_bf16(bits)
-    pun.bits = bit.lshift(bits, 16)
+-- A NaN of other bits than Lua's own may be no number for Lua.
+local function from_bits(bits)
+    pun.bits = bits
+    if bit.band(bits, 0x7fffffff) > 0x7f800000 then return 0 / 0 end
     return pun.value
+end
+
+-- Of an f64.
+local function is_nan(low, high)
+    local over = bit.band(high, 0x7fffffff) - 0x7ff00000
+    return over > 0 or over == 0 and low ~= 0
 end
 
 local function encode(memory, type, i, x)
@@ -59,7 +79,11 @@ local function encode(memory, type, i, x)
 end
 
 local function decode(memory, type, i)
-    return type == "bf16" and from_bf16(memory[i]) or tonumber(memory[i])
+    if type == "bf16" then return from_bits(bit.lshift(memory[i], 16)) end
+    local words = ffi.cast("uint32_t *", memory)
+    if type == "f32" then return from_bits(words[i]) end
+    if type == "f64" and is_nan(words[2 * i], words[2 * i + 1]) then return 0 / 0 end
+    return tonumber(memory[i])
 end
 
 --- Numbers in -1 .. 1, the same for the same seed.
@@ -76,83 +100,178 @@ local function type_of(array, dtype)
     return array.type or dtype
 end
 
--- An array of the device with its values, `shift` elements behind a multiple of 16 bytes.
+-- Calls visit(i, at) for each number of an array, where `at` is its place: i, or of an array with
+-- holes, that among the columns of rows that lie a stride apart.
+local function each_number(array, visit)
+    if not array.rows then
+        for i = 0, array.n - 1 do visit(i, i) end
+        return
+    end
+    for row = 0, array.rows - 1 do
+        for j = 0, array.width - 1 do visit(row * array.width + j, row * array.stride + j) end
+    end
+end
+
+local function extent_of(array)
+    return array.rows and (array.rows - 1) * array.stride + array.width or array.n
+end
+
+-- Memory of the host for an array: zeros.
+local function memory_of(array, ctype)
+    if not array.rows then return ffi.new(ctype .. "[?]", math.max(array.n, 1)) end
+    return ffi.cast(ctype .. " *", holes.take(extent_of(array) * ffi.sizeof(ctype), 0))
+end
+
+-- Memory of the device, and where the host writes it: the same where there are holes, and where
+-- an index that has lost its upper half meets zeros.
+local function memory_there(device, array, layout)
+    local is_far = array.rows or array.before
+    if not is_far or not device.is_emulated or device.is_checked then
+        assert(not array.rows, "holes are those of the host's addresses")
+        local shift = (array.shift or 0) * layout.bytes
+        return device:alloc(array.n * layout.bytes + 16) + shift,
+            ffi.new(layout.name .. "[?]", math.max(array.n, 1))
+    end
+    local before = 2 ^ 31 + (array.before or 0)
+    local at = holes.take(extent_of(array) * layout.bytes, before * layout.bytes)
+    return at, ffi.cast(layout.name .. " *", at), true
+end
+
+-- An array of the device with its values, `shift` elements behind a multiple of 16 bytes; holes are
+-- nothing but addresses there.
 local function place(device, array, dtype)
     local type = type_of(array, dtype)
     local layout = types[type]
-    local memory = ffi.new(layout.name .. "[?]", math.max(array.n, 1))
-    for i = 0, array.n - 1 do encode(memory, type, i, array.values(i)) end
-    local at = device:alloc(array.n * layout.bytes + 16) + (array.shift or 0) * layout.bytes
-    device:write(at, memory, array.n * layout.bytes)
-    local wide = type:match "^i" and memory or ffi.new("double[?]", math.max(array.n, 1))
-    for i = 0, array.n - 1 do
-        if wide ~= memory then wide[i] = decode(memory, type, i) end
-    end
-    return { at = at, type = type, n = array.n, there = at, here = wide }
+    local at, memory, is_shared = memory_there(device, array, layout)
+    local here = memory_of(array, type:match "^i" and layout.name or "double")
+    each_number(array, function(i, where)
+        encode(memory, type, where, array.values(i))
+        here[where] = type:match "^i" and memory[where] or decode(memory, type, where)
+    end)
+    if not is_shared then device:write(at, memory, array.n * layout.bytes) end
+    return { type = type, array = array, there = at, here = here, shared = is_shared and memory }
 end
 
--- The reference's result and the device's; `bound` of an array is what they may differ by, as a
--- part of 1 + the size of the number.
-local function compare(device, name, placed, bound)
+-- What the device has of an array now.
+local function fetch(device, placed)
     local layout = types[placed.type]
-    local got = device:download(placed.there, placed.n * layout.bytes, layout.name .. "[?]")
-    for i = 0, placed.n - 1 do
-        local x, y = decode(got, placed.type, i), tonumber(placed.here[i])
-        local same = x == y or x ~= x and y ~= y
-        local is_near = math.abs(x - y) <= bound * (1 + math.abs(y)) -- false of a NaN
-        if not same and not is_near then
+    if not placed.shared then
+        return device:download(placed.there, placed.array.n * layout.bytes, layout.name .. "[?]")
+    end
+    device:check(device.lib.cudaDeviceSynchronize())
+    return placed.shared
+end
+
+-- The device's result and the reference's; alike(x, y) says whether they may stand for each other.
+local function compare(device, name, placed, alike)
+    local got = fetch(device, placed)
+    each_number(placed.array, function(i, at)
+        local x = decode(got, placed.type, at)
+        local y = decode(placed.here, placed.type:match "^i" and placed.type or "f64", at)
+        if not alike(x, y) then
             error(("%s[%d] is %.17g, the reference has %.17g"):format(name, i, x, y), 0)
         end
-    end
-    return ffi.string(got, placed.n * layout.bytes)
-end
-
--- As many bytes as the kernel asks for, all NaN; none where it asks for none.
-local function make_workspace(device, op, p, code)
-    if not need_workspace[op] then return end
-    local bytes = tonumber(device.lib[("cpl_cuda_%s_workspace"):format(op)](p, code))
-    if bytes == 0 then return end
-    local nans = ffi.new("uint8_t[?]", bytes)
-    ffi.fill(nans, bytes, 0xff)
-    p.workspace = device:upload(nans, bytes)
+    end)
+    local bytes = placed.array.rows and 0 or placed.array.n * types[placed.type].bytes
+    return ffi.string(got, bytes)
 end
 
 -- Sums of a few hundred numbers of about 1, in f64 and f32, and one rounding to bf16 of up to half
 -- of 2^-7 of a number.
 local bounds = { f64 = 1e-12, f32 = 3e-5, bf16 = 2 ^ -8 + 3e-5 }
 
---- Runs an op on both sides and compares every array, in and out.
--- @tparam table device
--- @tparam string op
--- @tparam table case `arrays` by name: { n =, values = function(i), type = "wide", "i32", "i64",
---   "f64" or the dtype, shift =, same_as = another one, before = elements that the pointer lies
---   before its memory }, `numbers` of the struct, `bounds` by type
--- @tparam string dtype
--- @tparam string way
--- @treturn table what the arrays on the device hold then, as strings of bytes by name
-function M.try(device, op, case, dtype, way)
-    local p, ref = ffi.new("cpl_" .. op), ffi.new("cpl_" .. op)
-    local placed = {}
+-- `bound` is what numbers may differ by, as a part of 1 + the size of the number.
+local function within(bound)
+    return function(x, y)
+        local same = x == y or x ~= x and y ~= y
+        local is_near = math.abs(x - y) <= bound * (1 + math.abs(y)) -- false of a NaN
+        return same or is_near
+    end
+end
+
+-- A field of a struct, or, "forward.x", of one in it.
+local function set(p, name, value)
+    local outer, inner = name:match "^([%w_]+)%.(.+)$"
+    if outer then return set(p[outer], inner, value) end
+    p[name] = value
+end
+
+-- As many bytes as kernels ask for, all NaN; none where they ask for none. Returns what is to live
+-- as long as the structs.
+local function give_workspaces(device, op, p, ref, code)
+    if not has_workspace[op] then return nil end
+    local kernels = C.cpl_kernels_for("ref", C.CPL_F64)
+    local bytes = tonumber(device.lib["cpl_cuda_" .. op .. "_workspace"](p, code))
+    local nans = ffi.new("uint8_t[?]", math.max(bytes, 1))
+    ffi.fill(nans, bytes, 0xff)
+    if bytes > 0 then p.workspace = device:upload(nans, bytes) end
+    local kept = ffi.new("double[?]", tonumber(kernels[op .. "_workspace"](ref)) / 8 + 1)
+    ref.workspace = kept
+    return kept
+end
+
+local function fill(case, p, ref, placed)
+    for name, array in pairs(case.arrays) do
+        local at = placed[array.same_as or name]
+        local before = array.before or 0
+        set(p, name, ffi.cast("void *", ffi.cast("uint8_t *", at.there)
+            - before * types[at.type].bytes))
+        set(ref, name, ffi.cast("void *", at.here - before))
+    end
+    for name, value in pairs(case.numbers) do
+        set(p, name, value)
+        set(ref, name, value)
+    end
+end
+
+-- Both structs of a case, what they point to by name, and what is to live as long as they do.
+local function prepare(device, op, case, dtype)
+    local p, ref, placed = ffi.new("cpl_" .. op), ffi.new("cpl_" .. op), {}
     for name, array in pairs(case.arrays) do
         if not array.same_as then placed[name] = place(device, array, dtype) end
     end
-    for name, array in pairs(case.arrays) do
-        local at = placed[array.same_as or name]
-        p[name] = ffi.cast("void *", at.there - (array.before or 0) * types[at.type].bytes)
-        ref[name] = ffi.cast("void *", at.here - (array.before or 0))
-    end
-    for name, value in pairs(case.numbers) do p[name], ref[name] = value, value end
-    local code = C[("CPL_%s"):format(dtype:upper())]
-    make_workspace(device, op, p, code)
-    device:check(device.lib["cpl_cuda_" .. op](p, code, ways[way], nil))
+    fill(case, p, ref, placed)
+    return p, ref, placed, give_workspaces(device, op, p, ref, clib.dtypes[dtype])
+end
+
+local function give_back(device)
+    device:free_all()
+    holes.give_back()
+end
+
+--- Runs an op on both sides and compares every array, in and out.
+-- @tparam table device
+-- @tparam string op
+-- @tparam table case `arrays` by name, "forward.x" in a struct of a struct: { n =, values =
+--   function(i), type = "wide", "i32", "i64", "f64" or the dtype, shift =, same_as = another one,
+--   before = elements that the pointer lies before its memory } or, with holes, { rows =, width =,
+--   stride =, values = }; `numbers` of the struct, `bounds` by type
+-- @tparam string dtype
+-- @tparam string way
+-- @tparam ?function alike(name) gives the function of two numbers that compares them in that array
+-- @treturn table what the arrays on the device hold then, as strings of bytes by name
+function M.try(device, op, case, dtype, way, alike)
+    local p, ref, placed, kept = prepare(device, op, case, dtype)
+    device:check(device.lib["cpl_cuda_" .. op](p, clib.dtypes[dtype], ways[way], nil))
     C.cpl_kernels_for("ref", C.CPL_F64)[op](ref)
     local results = {}
     for name, at in pairs(placed) do
-        local bound = case.bounds and case.bounds[at.type] or bounds[at.type]
-        results[name] = compare(device, name, at, bound or 0) -- integers are the same
+        local bound = case.bounds and case.bounds[at.type] or bounds[at.type] or 0 -- of integers
+        results[name] = compare(device, name, at, alike and alike(name) or within(bound))
     end
-    device:free_all()
-    return results
+    give_back(device)
+    return results, kept
+end
+
+--- Launches an op with the number of another dtype than its arrays have, and fails where that has
+-- changed one of them.
+-- @treturn number what the launcher says, a cudaError_t
+function M.misled(device, op, case, dtype, way)
+    local p, _, placed, kept = prepare(device, op, case, "f32")
+    local code = device.lib["cpl_cuda_" .. op](p, clib.dtypes[dtype], ways[way], nil)
+    for name, at in pairs(placed) do compare(device, name, at, within(0)) end
+    give_back(device)
+    return code, kept
 end
 
 --- A block for each kind of device that is here: `body(device, each)`, where each(what, f) makes a

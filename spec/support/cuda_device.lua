@@ -62,7 +62,7 @@ function M.open(name)
     local is_emulated = name ~= "device"
     local orders = is_emulated and { "forward", "reverse", "random:7" } or { "as it comes" }
     local self = setmetatable({ lib = ffi.load(path), blocks = {}, is_emulated = is_emulated,
-        orders = orders }, Device)
+        is_checked = name == "checked", orders = orders }, Device)
     local n = ffi.new("int[1]", 0)
     local code = self.lib.cudaGetDeviceCount(n)
     if code ~= 0 then return nil, "no GPU: " .. self:text(code) end

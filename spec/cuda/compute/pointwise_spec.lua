@@ -209,29 +209,6 @@ compute.describe({ describe, it, pending }, "elements", function(device, each)
         end
     end)
 
-    -- Memory begins where element 2^31 of the array would lie.
-    each("behind more than 2^31 others", function(dtype, way)
-        local before, width = 2 ^ 31, 64
-        local first = before / width
-        local function far(values, type)
-            return array(3 * width, values, { before = before, type = type })
-        end
-        local function list(type) return array(3, function(i) return first + 2 - i end,
-            { type = type }) end
-        compute.try(device, "move_rows", {
-            arrays = { x = far(), y = far(nothing), from = list "i64", to = list "i64" },
-            numbers = { n = 3, width = width, x_stride = width, y_stride = width },
-        }, dtype, way)
-        compute.try(device, "embedding", {
-            arrays = { tokens = list "i32", table = far(), y = array(3 * width, nothing) },
-            numbers = { n_rows = 3, width = width },
-        }, dtype, way)
-        compute.try(device, "embedding_backward", {
-            arrays = { tokens = list "i32", dy = array(3 * width), grad_table = far(nil, "wide") },
-            numbers = { n_rows = 3, width = width },
-        }, dtype, way)
-    end)
-
     each("of an optimizer's step", function(dtype, way)
         for _, n in ipairs { 0, 1, 24, 37 } do
             compute.try(device, "adamw", adamw(n), dtype, way)
