@@ -7,7 +7,8 @@
  * the row lies in the first numbers of the gradient until a block has added up
  * all losses and puts there what belongs there. Where there is no such place
  * (no gradient, or one that takes the place of the logits), blocks go through
- * the rows for the losses first, and one adds what they left.
+ * the rows for the losses first, and one adds what they left in a workspace.
+ * Rows too short for that place are few numbers: one block goes through them.
  */
 #include "rows.cuh"
 
@@ -288,17 +289,17 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     leave_part(parts, loss);
 }
 
-/* Whether rows have a place for their losses. */
-template <class T> static bool leaves_losses(const cpl_cross_entropy *p)
+/* Blocks that go through the rows for their losses alone. */
+static int64_t loss_parts(const cpl_cross_entropy *p)
 {
-    return p->dlogits != nullptr && p->dlogits != p->logits &&
-           p->vocab >= LEFT<T>;
+    const bool is_beside = p->dlogits != nullptr && p->dlogits != p->logits;
+    return is_beside ? 1 : parts_for(p->n_rows, 1);
 }
 
 template <class T, int V>
 static int sum_losses(const cpl_cross_entropy *p, cpl_cuda_stream stream)
 {
-    const int64_t n = parts_for(p->n_rows, 1);
+    const int64_t n = loss_parts(p);
     double *parts = n == 1 ? p->loss_sum : static_cast<double *>(p->workspace);
     const int error =
         CPLI_LAUNCH((cross_entropy_loss<T, V>), static_cast<unsigned>(n),
@@ -311,7 +312,8 @@ static int sum_losses(const cpl_cross_entropy *p, cpl_cuda_stream stream)
 template <class T>
 static int best(const cpl_cross_entropy *p, cpl_cuda_stream stream)
 {
-    const bool leaves = leaves_losses<T>(p);
+    const bool leaves =
+        p->dlogits != nullptr && p->dlogits != p->logits && p->vocab >= LEFT<T>;
     const bool fit = packs_fit<T>(p->vocab, {p->logits, p->dlogits}, {});
     return by_pack<T>(fit, [&](auto v) {
         constexpr int V = decltype(v)::value;
@@ -330,16 +332,9 @@ static int best(const cpl_cross_entropy *p, cpl_cuda_stream stream)
 
 } // namespace cpli
 
-size_t cpl_cuda_cross_entropy_workspace(const cpl_cross_entropy *p,
-                                        int32_t dtype)
+size_t cpl_cuda_cross_entropy_workspace(const cpl_cross_entropy *p, int32_t)
 {
-    size_t bytes = 0;
-    cpli::by_dtype(dtype, [&](auto type) {
-        if (!cpli::leaves_losses<decltype(type)>(p))
-            bytes = cpli::part_bytes(cpli::parts_for(p->n_rows, 1));
-        return cudaSuccess;
-    });
-    return bytes;
+    return cpli::part_bytes(cpli::loss_parts(p));
 }
 
 int cpl_cuda_cross_entropy(const cpl_cross_entropy *p, int32_t dtype,
