@@ -1,6 +1,8 @@
 -- What depends on where a token stands, on a device against the references: RoPE, the convolution
 -- over spans, and the loss.
+local clib = require "clib"
 local compute = require "spec.support.cuda_compute"
+local ffi = clib.ffi
 
 local random = compute.random(29)
 local function nothing() return -7 end
@@ -136,6 +138,30 @@ compute.describe({ describe, it, pending }, "tokens", function(device, each)
             end
         end
     end)
+
+    -- Callers whose results have a place of their own bring none: layers and the loss of a stack.
+    each("in need of a workspace only where a result takes the place of an input",
+        function(dtype)
+            local code = clib.dtypes[dtype]
+            local function bytes(op, fields, is_beside)
+                local p = ffi.new("cpl_" .. op, fields)
+                local at, other = ffi.cast("void *", 4096), ffi.cast("void *", 8192)
+                if op == "cross_entropy" then
+                    p.logits, p.dlogits = at, is_beside and other or at
+                else
+                    p.dy, p.dx, p.grad_weight = at, is_beside and other or at, other
+                end
+                return tonumber(device.lib[("cpl_cuda_%s_workspace"):format(op)](p, code))
+            end
+            for _, width in ipairs { 1, 3, 300 } do
+                local loss, norm = { n_rows = 700, vocab = width }, { n_rows = 700, width = width,
+                    x_stride = width, dy_stride = width, dx_stride = width }
+                assert.equal(0, bytes("cross_entropy", loss, true))
+                assert.equal(0, bytes("rms_norm_backward", norm, true))
+                assert.equal(700 * 8, bytes("cross_entropy", loss, false))
+                assert.is_true(bytes("rms_norm_backward", norm, false) >= 21 * width * 4)
+            end
+        end)
 
     for name, bad in pairs { NaN = 0 / 0, inf = 1 / 0, ["-inf"] = -1 / 0 } do
         each(("judged where a logit is %s"):format(name), function(dtype, way)
