@@ -2,20 +2,10 @@
  * rms_norm.cu: y = x r (weight + offset) with r = 1 / sqrt(mean x^2 + eps), and
  * back: dx = r (t - x r^2 mean(t x)) with t = dy (weight + offset).
  */
-#include "rows.cuh"
+#include "rms.cuh"
 
 namespace cpli
 {
-
-template <class T>
-static __device__ sum_t<T> inverse_rms(const T *x, int64_t n, double eps)
-{
-    sum_t<T> sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += get(x[i]) * get(x[i]);
-    return reciprocal_root(sum / static_cast<sum_t<T>>(n) +
-                           static_cast<sum_t<T>>(eps));
-}
 
 /* A thread a row. */
 template <class T>
@@ -87,21 +77,6 @@ static int backward_naive(const cpl_rms_norm_backward *p,
 }
 
 /* ---- a group a row ---- */
-
-template <class T, int V, int G>
-static __device__ __forceinline__ sum_t<T>
-group_inverse_rms(const T *x, int64_t n, double eps, int member)
-{
-    sum_t<T> sum = 0;
-    for (int64_t i = member; i < n / V; i += G) {
-        const auto values = load<T, V>(x, i * V);
-#pragma unroll
-        for (int j = 0; j < V; j++)
-            sum += values.at[j] * values.at[j];
-    }
-    return reciprocal_root(group_sum<G>(sum) / static_cast<sum_t<T>>(n) +
-                           static_cast<sum_t<T>>(eps));
-}
 
 template <class T, int V, int G>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
