@@ -27,6 +27,7 @@ end
 -- of a chunk and of a tile.
 local LISTS = {
     { 0 }, { 1 }, { 0, 0, 1, 1, 0 }, { 0, 3, 0, 1, 65, 0, 0, 1, 2 }, { 1, 33, 0, 31, 1 },
+    { 64, 0, 32 },
 }
 
 local function span_list(spans)
