@@ -889,8 +889,12 @@ CPL_API cpl_status cpl_capture_end(cpl_capture *capture);
 /* Collective. Counts what the captured work counted. Errors: INVALID (not ended
  * well), SYSTEM. */
 CPL_API cpl_status cpl_capture_replay(cpl_capture *capture);
-/* Local. Gives up a capture that was not ended, on a rank that failed in it
- * say; ranks that go on after that meet first. */
+/* Collective with cpl_capture_end. Ends a capture in which this rank failed,
+ * and says why; it is good for nothing. A rank that waits for this one in it
+ * fails with that sentence; where all have come to the end they may go on.
+ * Errors: ABORTED. */
+CPL_API cpl_status cpl_capture_fail(cpl_capture *capture, const char *why);
+/* Local; of a capture that was not ended, collective. */
 CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
 /* ---- marks: the clock of a device ---- */

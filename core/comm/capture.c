@@ -72,6 +72,18 @@ cpl_status cpl_capture_end(cpl_capture *capture)
     return CPL_OK;
 }
 
+cpl_status cpl_capture_fail(cpl_capture *capture, const char *why)
+{
+    const cpli_capture_ops *ops = capture->comm->ops->capture;
+    if (ops != NULL)
+        ops->stop(capture->comm, why);
+    cpl_status status = cpl_capture_end(capture);
+    if (ops != NULL)
+        ops->stop(capture->comm, NULL);
+    capture->is_ready = false;
+    return status;
+}
+
 static void count(const cpl_counters *more)
 {
     cpl_counters *counters = cpl_counters_here();
@@ -93,23 +105,12 @@ cpl_status cpl_capture_replay(cpl_capture *capture)
     return cpli_device_of(comm)->launch(comm, capture->graph);
 }
 
-/* What fails here was failing before, and that is told. */
-static void give_up(cpl_comm *comm)
-{
-    const cpli_device_ops *device = cpli_device_of(comm);
-    void *graph = NULL;
-    if (comm->ops->capture != NULL)
-        comm->ops->capture->give_up(comm);
-    else if (device->end_capture(comm, &graph) == CPL_OK)
-        device->drop(comm, graph);
-}
-
 void cpl_capture_destroy(cpl_capture *capture)
 {
     if (capture == NULL)
         return;
     if (capture->is_open)
-        give_up(capture->comm);
+        cpl_capture_end(capture);
     if (capture->graph != NULL)
         cpli_device_of(capture->comm)->drop(capture->comm, capture->graph);
     cpli_free(capture);

@@ -167,12 +167,14 @@ typedef struct cpli_device_ops {
     void (*drop)(cpl_comm *comm, void *graph);
 } cpli_device_ops;
 
-/* One graph of the work of all ranks. All collective but give_up. Where a begin
+/* One graph of the work of all ranks. All collective but stop. Where a begin
  * fails on one rank it fails on all, and nothing is captured. */
 typedef struct cpli_capture_ops {
     cpl_status (*begin)(cpl_comm *comm);
+    /* I go to the end at once: who waits for me before it fails with `why`.
+     * NULL: I came. */
+    void (*stop)(cpl_comm *comm, const char *why);
     cpl_status (*end)(cpl_comm *comm, void **graph);
-    void (*give_up)(cpl_comm *comm); /* what was begun; nobody else may come */
     cpl_status (*replay)(cpl_comm *comm, void *graph);
 } cpli_capture_ops;
 

@@ -146,16 +146,9 @@ static cpl_status begin_all(cpl_comm *comm)
     return status;
 }
 
-/* The other ranks may be anywhere; what rank 0 has not ended yet is no use to
- * them. */
-static void give_all_up(cpl_comm *comm)
+static void stop(cpl_comm *comm, const char *why)
 {
-    direct *me = comm->device;
-    void *graph = NULL;
-    me->cuda.is_capturing = false;
-    if (comm->rank == 0 && cpli_cuda_end_capture(comm, &graph) == CPL_OK)
-        cpli_cuda_drop(comm, graph);
-    cpli_cuda_give_rest(&me->cuda);
+    cpli_member_stop((cpli_member *)comm, why);
 }
 
 /* After all that the ranks did before; what they do later comes after it. */
@@ -178,10 +171,8 @@ static cpl_status replay_all(cpl_comm *comm, void *graph)
     return is_first ? CPL_OK : follow(me, rank_of(comm, 0)->after);
 }
 
-static const cpli_capture_ops capture_ops = {.begin = begin_all,
-                                             .end = end_all,
-                                             .give_up = give_all_up,
-                                             .replay = replay_all};
+static const cpli_capture_ops capture_ops = {
+    .begin = begin_all, .end = end_all, .stop = stop, .replay = replay_all};
 
 static void release(cpl_comm *comm, cpli_transfer *transfer)
 {

@@ -196,8 +196,6 @@ void cpli_cuda_settle(cpli_cuda *device)
     if (device->is_capturing)
         return; /* waiting would end the capture */
     await_stream(device, "giving up memory", &error);
-    if (error != cudaSuccess)
-        cudaGetLastError(); /* of a capture that another rank has not ended */
 }
 
 /* ---- opening ---- */

@@ -125,10 +125,19 @@ static cpl_status fail_deadline(cpli_member *me, const cpli_wait *wait)
 
 /* ---- waiting ---- */
 
+/* Whether a member that I wait for has stopped and does not know that it is
+ * missed. */
+static bool is_unaware(const cpli_member *me, int peer)
+{
+    return peer >= 0 && atomic_load(&member_of(me, peer)->stopped) &&
+           !atomic_load(&member_of(me, peer)->missed);
+}
+
 /* Whether a wait is over for another reason than being ready. */
 static bool is_hopeless(const cpli_member *me, int peer)
 {
-    return cpl_world_aborted(me->world) >= 0 || left_rank(me, peer) >= 0;
+    return cpl_world_aborted(me->world) >= 0 || left_rank(me, peer) >= 0 ||
+           atomic_load(&me->missed) || is_unaware(me, peer);
 }
 
 /* Under my mutex: sleeps until ready, hopeless, or past the deadline. */
@@ -160,20 +169,41 @@ static bool look(cpli_member *me, cpli_ready *ready, int peer)
     return false;
 }
 
-cpl_status cpli_member_wait(cpli_member *me, cpli_ready *ready, cpli_wait wait)
+/* Tells a member that has stopped; it fails, and that ends my wait. */
+static void miss(cpli_member *member)
 {
-    if (look(me, ready, wait.peer))
-        return CPL_OK;
-    wait.since = cpl_clock();
+    pthread_mutex_lock(&member->mutex);
+    atomic_store(&member->missed, true);
+    pthread_cond_broadcast(&member->changed);
+    pthread_mutex_unlock(&member->mutex);
+}
+
+static bool fall_asleep(cpli_member *me, cpli_ready *ready, cpli_wait wait)
+{
     pthread_mutex_lock(&me->mutex);
     me->wait = wait;
     bool is_ready = sleep_until(me, ready, wait.peer);
     if (is_ready)
         me->wait.what = NULL;
     pthread_mutex_unlock(&me->mutex);
+    return is_ready;
+}
+
+cpl_status cpli_member_wait(cpli_member *me, cpli_ready *ready, cpli_wait wait)
+{
+    if (look(me, ready, wait.peer))
+        return CPL_OK;
+    wait.since = cpl_clock();
+    bool is_ready = fall_asleep(me, ready, wait);
+    while (!is_ready && is_unaware(me, wait.peer)) {
+        miss(member_of(me, wait.peer));
+        is_ready = fall_asleep(me, ready, wait);
+    }
     if (is_ready)
         return CPL_OK;
     CPL_TRY(cpli_member_alive(me));
+    if (atomic_load(&me->missed))
+        return cpli_member_fail(me, CPL_ABORTED, "%s", me->why);
     int left = left_rank(me, wait.peer);
     if (left >= 0)
         return fail_left(me, left, wait.what, wait.number);

@@ -105,6 +105,15 @@ void cpli_member_withdraw(cpli_member *member)
     pthread_mutex_unlock(&member->mutex);
 }
 
+void cpli_member_stop(cpli_member *me, const char *why)
+{
+    me->why = why;
+    atomic_store(&me->missed, false);
+    atomic_store(&me->stopped, why != NULL);
+    if (why != NULL)
+        wake_all(me->world);
+}
+
 void cpl_world_abort(cpl_world *world, int rank, const char *message)
 {
     pthread_mutex_lock(&world->mutex);

@@ -96,6 +96,10 @@ struct cpli_member {
     atomic_llong n_met; /* meetings that it came to */
     cpli_notice notices[2];
     atomic_bool left;
+    /* It carries out nothing and goes to the next meeting; if it is missed,
+     * because somebody waits for it before that, it fails with its reason. */
+    atomic_bool stopped, missed;
+    const char *why;
 };
 
 struct cpl_world {
@@ -114,6 +118,11 @@ struct cpl_world {
 /* The operations of the transport (local.c); exported for the plug-in, as are
  * those of meeting and failing. */
 CPL_API extern const cpli_comm_ops cpli_local_ops;
+
+/* From here on I carry out nothing and go to the next meeting: if somebody
+ * waits for me before that, I fail the world with `why`, which lives until I go
+ * on: NULL. */
+CPL_API void cpli_member_stop(cpli_member *me, const char *why);
 
 /* Closes the member's memory to others, and waits until the last is out. */
 void cpli_member_withdraw(cpli_member *member);

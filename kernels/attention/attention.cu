@@ -90,8 +90,9 @@ __device__ void attend(const cpl_attention &p, const reach *groups,
                            from,
                        width);
         }
-        if (keys.begin < keys.end && result.max == -INFINITY)
-            result.sum = NAN;
+        /* NaN if it is not finite, but for the -Inf of no key at all. */
+        if (keys.begin < keys.end || result.max != -INFINITY)
+            result.sum += result.max - result.max;
     });
     const sum_t<T> part = result.sum == 0 ? 0 : 1 / result.sum;
 #pragma unroll

@@ -28,9 +28,7 @@ join(const cpl_attention &p, wide_t<T> *before_all, int64_t slot, int64_t head,
     const S before = p.accumulate && exists ? *lse : -INFINITY;
     const S most = max > before ? max : before;
     const S own = max == most ? 1 : std::exp(max - most);
-    const S old = before == -INFINITY ? 0
-                  : max == -INFINITY  ? 1
-                                      : std::exp(before - most);
+    const S old = before == -INFINITY ? 0 : std::exp(before - most);
     const S all = sum * own + old;
     __syncwarp(); /* all lanes of the row have read */
     if (writes && exists) {

@@ -20,8 +20,8 @@ local n_open = 0 -- captures that this rank is making
 -- @param comm `cpl_comm *`
 -- @tparam function f
 -- @treturn Capture
--- @raise the rows are on the cpu; what cannot be captured; what f raises, which may be on this rank
--- alone: ranks that go on after that meet first
+-- @raise the rows are on the cpu; what cannot be captured; what f raises. If it did so on this rank
+-- alone, ranks that wait for this one fail with that, too
 function M.of(comm, f)
     local out = ffi.new "cpl_capture *[1]"
     clib.check(C.cpl_capture_begin(comm, out), 2)
@@ -30,7 +30,7 @@ function M.of(comm, f)
     local worked, message = pcall(f)
     n_open = n_open - 1
     if not worked then
-        C.cpl_capture_destroy(ffi.gc(capture, nil))
+        C.cpl_capture_fail(capture, tostring(message))
         error(message, 0)
     end
     clib.check(C.cpl_capture_end(capture), 2)

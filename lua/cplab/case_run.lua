@@ -116,7 +116,8 @@ end
 --- Runs a case on cp * tp ranks. What goes wrong inside is a result with status `error`.
 -- @tparam string file the script
 -- @tparam table case
--- @tparam table options dtype, seed, iters, warmup, device, trace_tokens, params, deadline (s)
+-- @tparam table options dtype, seed, iters, warmup, device, trace_tokens, graphs, params,
+-- deadline (s)
 -- @treturn table status, reason, traceback (of an error), metrics (rank 0's), checks and records
 -- (rank 0's, then those of other ranks that differ), samples; stuck (a rank does not return)
 function M.run(file, case, options)

@@ -206,9 +206,13 @@ local function take_stages(self, options)
     self.stages = self.cuts[options.pipeline]
 end
 
--- What cannot be a graph, whatever the step does.
+-- What cannot be a graph, whatever the step does; what the caller left open, from the command line.
 local function check_graphs(self, options)
-    if not options.graphs then return end
+    if not options.graphs then
+        local is_lazy = self.model and self.model.routes == "lazy"
+        options.graphs = not is_lazy and self.options.graphs or nil
+        return
+    end
     args.integer("lab:step", "graphs", options.graphs, 1, MAX_GRAPHS, 3)
     if not self.on_device then
         error(("lab:step: graphs = %d, but steps on the cpu are not captured: they need --device "

@@ -25,12 +25,13 @@ local layouts = require "cplab.layout"
 local rows = require "cplab.rows"
 local streams = require "cplab.stream"
 local tokens = require "cplab.tokens"
+local walk = require("cplab.walk").parts
 local C = clib.C
 
 local M = {}
 
 local Methods = {} -- of stacks
-local parts -- what a stack builds and walks with; see M.install
+local parts -- what a stack builds with; see M.install
 
 --- The stream on which depth d runs: each sequence has d real tokens less, or none.
 function M.stream(stream, d)
@@ -130,7 +131,7 @@ end
 -- ---- walking -------------------------------------------------------------------
 
 local function enter(depth, h)
-    local forward = parts.forward
+    local forward = walk.forward
     forward(depth.embedding, depth.tokens, depth.e)
     forward(depth.norm_e, depth.e, depth.ne)
     forward(depth.proj_e, depth.ne, depth.x[1])
@@ -140,14 +141,14 @@ local function enter(depth, h)
 end
 
 local function leave(depth)
-    parts.forward(depth.final_norm, depth.x[2], depth.final_h)
-    parts.forward(depth.head, depth.final_h, depth.logits)
+    walk.forward(depth.final_norm, depth.x[2], depth.final_h)
+    walk.forward(depth.head, depth.final_h, depth.logits)
 end
 
 -- d, the gradient of the block's input, becomes that of the h before, whose rows are in another
 -- stream's layout.
 local function enter_backward(depth, d, before)
-    local backward = parts.backward
+    local backward = walk.backward
     backward(depth.proj_e, d, depth.dh)
     backward(depth.norm_e, depth.dh, depth.de)
     backward(depth.embedding, depth.de, nil)
@@ -200,7 +201,7 @@ function Methods:forward_depths()
     local h = self.x[#self.x]
     for _, depth in ipairs(self.depths) do
         enter(depth, h)
-        parts.block_forward(depth, depth.blocks[1], depth.x[1], depth.x[2], "fwd")
+        walk.block_forward(depth, depth.blocks[1], depth.x[1], depth.x[2], "fwd")
         leave(depth)
         h = depth.x[2]
     end
@@ -213,7 +214,7 @@ end
 
 --- The losses of the depths and their gradients, which carry loss_scale / depth.
 function Methods:differentiate_depths()
-    for _, depth in ipairs(self.depths) do parts.differentiate(depth, scale_of(self)) end
+    for _, depth in ipairs(self.depths) do walk.differentiate(depth, scale_of(self)) end
 end
 
 --- Collective. The mean loss of each depth, when they are there.
@@ -222,7 +223,7 @@ end
 function Methods:depth_losses()
     local losses, sum = {}, 0
     for d, depth in ipairs(self.depths) do
-        losses[d] = parts.loss(depth)
+        losses[d] = walk.loss(depth)
         sum = sum + scale_of(self) * losses[d]
     end
     return losses, sum
@@ -236,13 +237,13 @@ function Methods:backward_depths()
         local is_last = i == #self.depths
         if self.recompute then
             enter(depth, before.x[#before.x])
-            parts.block_forward(depth, depth.blocks[1], depth.x[1], self.t, "bwd")
-            parts.forward(depth.final_norm, depth.x[2], depth.final_h)
+            walk.block_forward(depth, depth.blocks[1], depth.x[1], self.t, "bwd")
+            walk.forward(depth.final_norm, depth.x[2], depth.final_h)
         end
-        parts.backward(depth.head, depth.dlogits, self.dh)
-        parts.backward(depth.final_norm, self.dh, is_last and self.d or self.t)
+        walk.backward(depth.head, depth.dlogits, self.dh)
+        walk.backward(depth.final_norm, self.dh, is_last and self.d or self.t)
         if not is_last then rows.accumulate(self.kernels, self.t, self.d) end
-        parts.block_backward(depth, depth.blocks[1], self.d)
+        walk.block_backward(depth, depth.blocks[1], self.d)
         enter_backward(depth, self.d, before)
     end
 end
@@ -277,8 +278,7 @@ end
 
 --- Adds the methods to the class of stacks.
 -- @tparam table Stack
--- @tparam table of_stack its functions: layer, norm, block, conversions, activations, logits;
--- forward, backward, block_forward, block_backward; differentiate, loss
+-- @tparam table of_stack its functions: layer, norm, block, conversions, activations, logits
 function M.install(Stack, of_stack)
     parts = of_stack
     for name, method in pairs(Methods) do Stack[name] = method end

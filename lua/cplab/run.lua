@@ -33,6 +33,7 @@ local function options_of(chosen, arguments)
         dtype = chosen.dtype, seed = arguments.seed, iters = arguments.iters,
         warmup = arguments.warmup, device = arguments.device or "cpu", params = chosen.params,
         trace_tokens = arguments.trace_tokens or false, deadline = arguments.deadline or 60,
+        graphs = arguments.graphs,
     }
 end
 
@@ -232,6 +233,10 @@ end
 function M.run(arguments)
     if arguments.resume and not arguments.json then
         say "run: --resume needs --json FILE"
+        return 2
+    end
+    if arguments.graphs and (arguments.device or "cpu") == "cpu" then
+        say "run: --graphs needs --device cuda: steps on the cpu are not captured"
         return 2
     end
     local distinct, clash = results.distinct(named_outputs(arguments), arguments.file)

@@ -74,6 +74,29 @@ describe("run --device", function()
         assert.equal("cplab: dtype f16: devices compute in f64, f32 and bf16\n", result.err)
     end)
 
+    it_there("keeps steps as graphs with --graphs, but for those that build routes", function()
+        local text = [[
+    local m = lab:step { backward = true, iters = 3 }
+    lab:check("replays", m.graph_replays, { equals = 2 })
+    lab:check("waits", m.host_syncs_in_step, { equals = 0 })]]
+        local result = run("f32", text, "--device", "cuda-emulated", "--graphs", "2")
+        assert.equal(0, result.status, result.out .. result.err)
+        result = run("f32", text, "--device", "cuda-emulated")
+        assert.equal(1, result.status) -- nobody asked
+        local lazy = SCRIPT:gsub('policy = "zigzag"', 'policy = "zigzag", routes = "lazy"')
+        local path = command.write(os.tmpname(), lazy:format("f32", [[
+    lab:check("launched", lab:step { iters = 2 }.graph_replays and 1 or 0, { equals = 0 })]]))
+        result = command.cplab { "run", path, "--device", "cuda-emulated", "--graphs", "2" }
+        os.remove(path)
+        assert.equal(0, result.status, result.out .. result.err)
+    end)
+
+    it("has graphs on devices alone", function()
+        local result = run("f32", STEP, "--graphs", "2")
+        assert.same({ 2, "cplab: run: --graphs needs --device cuda: steps on the cpu are not "
+            .. "captured\n", "" }, { result.status, result.err, result.out })
+    end)
+
     it_there("decodes", function()
         local result = run("f64", DECODE, "--device", "cuda-emulated", "--trace-tokens")
         assert.equal(0, result.status, result.out .. result.err)

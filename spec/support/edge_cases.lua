@@ -1,7 +1,7 @@
 --- A case or two of every op of kernels/ops.h, for spec.support.cuda_compute: small, but of more
 -- than a tile, a warp or a chunk in what matters, with rows of nobody, strides and lists. What an
--- array holds at first is an input, unless it is `out`. `free` names inputs, or all, of which Inf
--- may give Inf or NaN.
+-- array holds at first is an input, unless it is `out`; where it says so, only its first `open`
+-- numbers may be anything. `free` names inputs, or all, of which Inf may give Inf or NaN.
 -- @module spec.support.edge_cases
 local compute = require "spec.support.cuda_compute"
 
@@ -239,11 +239,14 @@ local function axpby(is_wide)
         numbers = { n = n, alpha = 2, beta = -0.5, wide = is_wide } }
 end
 
+-- Of the factors the first is the share of the gradient; the others lie between 0 and 1.
 local function adamw()
     local n = 37
+    local factors = doubles(3, share)
+    factors.open = 1
     return {
         arrays = { grad = wide(n), w = array(n), m = wide(n), v = wide(n, share),
-            factors = doubles(3, share) },
+            factors = factors },
         numbers = { n = n, lr = 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1 },
     }
 end

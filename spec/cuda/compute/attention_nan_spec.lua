@@ -74,6 +74,10 @@ local SHAPES = {
         blocks = { { 1, 70, 0, 90, 300 }, { 75, 60, 95, 80, -10 } }, heads = 1, kv_heads = 1,
         key_dim = 8, value_dim = 8, at = { 70, 84, 86, 95, 134 },
     },
+    ["blind queries, on top of what is there"] = {
+        blocks = { { 1, 70, 0, 90, 300 }, { 75, 60, 95, 80, -10 } }, heads = 1, kv_heads = 1,
+        key_dim = 8, value_dim = 8, accumulate = true, at = { 84, 75, 86, 72 },
+    },
 }
 local FORWARD, BACKWARD = { "q", "k", "v" }, { "q", "k", "v", "d_o", "lse", "o" }
 

@@ -60,7 +60,7 @@ local function try_op(device, op, dtype, way, bads)
     for i, case in ipairs(cases[op]) do
         for _, name in ipairs(inputs_of(case)) do
             for _, bad in ipairs(bads) do
-                local at = next_place(case.arrays[name].n)
+                local at = next_place(case.arrays[name].open or case.arrays[name].n)
                 local free = bad == bad and case.free or {}
                 local is_free = free[name] or free.all
                 local ok, said = pcall(compute.try, device, op, spoilt(case, name, at, bad), dtype,
