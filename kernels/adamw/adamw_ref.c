@@ -1,6 +1,7 @@
 /*
  * adamw_ref.c: Adam with decoupled weight decay, one number after the other.
- * The decay is a factor, as in PyTorch: a weight that is infinite stays so.
+ * As in PyTorch the decay is a factor (a weight that is infinite stays so),
+ * and the roots are divided.
  */
 #include <math.h>
 
@@ -13,12 +14,12 @@ void NAME(adamw)(const cpl_adamw *p)
     double *m = p->m;
     double *v = p->v;
     double bias1 = p->factors[1];
-    double bias2 = p->factors[2];
+    double root2 = sqrt(p->factors[2]);
     for (int64_t i = 0; i < p->n; i++) {
         double g = p->factors[0] * grad[i];
         m[i] = p->beta1 * m[i] + (1 - p->beta1) * g;
         v[i] = p->beta2 * v[i] + (1 - p->beta2) * g * g;
-        double direction = m[i] / bias1 / (sqrt(v[i] / bias2) + p->eps);
+        double direction = m[i] / bias1 / (sqrt(v[i]) / root2 + p->eps);
         w[i] = (1 - p->lr * p->weight_decay) * w[i] - p->lr * direction;
     }
 }
