@@ -47,24 +47,19 @@ local function compare(step, changes, transport)
     return replayed
 end
 
-local TRAIN = { iters = 10, optimizer = "sgd", lr = 0.3 }
-
 describe("steps as graphs", function()
-    for _, transport in ipairs { "direct", "nccl" } do
-        it_there("train as steps that are launched, by " .. transport, function()
-            local m = compare(TRAIN, nil, transport)
-            -- Of ten steps the first of each kind is launched, the second captured.
-            assert.same({ 2, 8 }, { m.graph_captures, m.graph_replays })
-            assert.is_true(m.losses[10] < m.losses[5]) -- the same microbatch, five updates later
-            assert.not_equal(m.losses[1], m.losses[3]) -- other tokens
-        end)
-    end
+    -- Of each kind the first step is launched, the second captured.
+    it_there("train as steps that are launched, by nccl", function()
+        local m = compare({ iters = 5, optimizer = "sgd", lr = 0.3 }, nil, "nccl")
+        assert.same({ 2, 3 }, { m.graph_captures, m.graph_replays })
+        assert.not_equal(m.losses[1], m.losses[3]) -- other tokens
+    end)
 
     -- The stacks of both kinds count one step after the other.
     it_there("train by adamw, clipped: each replay counts its step and finds its norm", function()
-        local m = compare { iters = 7, optimizer = "adamw", lr = 0.02, clip = 0.05 }
-        assert.same({ 2, 5 }, { m.graph_captures, m.graph_replays })
-        assert.is_true(m.losses[6] < m.losses[1])
+        local m = compare { iters = 6, optimizer = "adamw", lr = 0.02, clip = 0.05 }
+        assert.same({ 2, 4 }, { m.graph_captures, m.graph_replays })
+        assert.is_true(m.losses[6] < m.losses[1]) -- the same microbatch, five updates later
     end)
 
     -- That a replay tells of wrong rows is shown by spec/cuda/capture_spec.lua.
@@ -86,15 +81,15 @@ describe("steps as graphs", function()
 
     it_there("are captured anew for another step, and for streams that had to make room", function()
         local function counts(graphs, streams)
-            local result, message = run({ iters = 6, backward = true, graphs = graphs }, nil, nil,
+            local result, message = run({ iters = 4, backward = true, graphs = graphs }, nil, nil,
                 streams)
             assert(result, message)
             local m = result.answers[1]
             return { m.graph_captures, m.graph_replays }
         end
         assert.same({ 0, 0 }, counts(1, { A, B }))
-        assert.same({ 2, 4 }, counts(2, { A, B }))
-        assert.same({ 1, 5 }, counts(1, { A }))
+        assert.same({ 2, 2 }, counts(2, { A, B }))
+        assert.same({ 1, 3 }, counts(1, { A }))
     end)
 
     it_there("hold one step: another learning rate is another graph", function()
