@@ -79,10 +79,11 @@ specs() { # variant, files and folders; all without any
 }
 
 # What the sanitizers have nothing to see in: CUDA and its emulator, which are not built for them;
-# the launcher and the text of the repository; and Lua that computes with layouts, streams and routes,
-# all of whose C the specs of spec/layout reach with every edge.
+# the launcher and the text of the repository; Lua that computes with layouts, streams and routes,
+# all of whose C the specs of spec/layout reach with every edge; and benches of kernels and layers
+# that the specs of these reach with every edge.
 unsanitized="spec/cuda spec/emulation spec/repo_spec spec/experiments
-spec/cli/launcher_spec spec/cli/plan_spec spec/cli/project_spec spec/cli/readme_spec
+spec/cli/bench_compute_spec spec/cli/launcher_spec spec/cli/plan_spec spec/cli/project_spec spec/cli/readme_spec
 spec/lua/assignment_spec spec/lua/claims_spec spec/lua/cluster_spec spec/lua/corpus_spec
 spec/lua/cost_parts_spec spec/lua/cost_rates_spec spec/lua/cost_spec spec/lua/experiment_spec
 spec/lua/explain_spec spec/lua/model_spec spec/lua/outline_spec spec/lua/packs_spec
