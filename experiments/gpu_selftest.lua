@@ -127,7 +127,14 @@ end
 KERNELS["attention 64"] = attention(4, 2, 64)
 KERNELS["attention 128"] = attention(2, 1, 128)
 KERNELS["attention 256"] = attention(2, 1, 256)
+KERNELS["attention 320"] = attention(2, 1, 320)
 KERNELS["attention in a window"] = attention(4, 2, 64, 17)
+
+-- Values lie in the keys' rows, as in latent attention.
+KERNELS["latent attention"] = function(new, T, at)
+    local q, k = new("q", { T, 4, 512 }), new("k", { T, 1, 512 })
+    return op.gqa(q, k, k, at { cu_seqlens = packed(T) })
+end
 
 local function delta_rule(key_heads, value_heads, width)
     return function(new, T, at)
