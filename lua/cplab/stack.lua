@@ -282,10 +282,19 @@ local function place_tokens(self)
     self:set_trace(self.trace)
 end
 
+--- Whether a stream has the sequences that the stack was made for, whatever its tokens are.
+function Stack:has_sequences_of(stream)
+    return C.cpl_stream_digest(self.stream._ptr) == C.cpl_stream_digest(stream._ptr)
+end
+
 --- Collective. The stack goes on with another microbatch: a stream with the same sequences, which
 -- may have other tokens. Marks of tokens are those of no trace: see set_trace.
 function Stack:take_tokens(stream)
     if rawequal(stream, self.stream) then return end
+    if not self:has_sequences_of(stream) then
+        error(("stack: it was made for %s, and takes no tokens of %s, which has other sequences")
+            :format(tostring(self.stream), tostring(stream)), 2)
+    end
     tokens.fill(self.placed, stream)
     self.stream = stream
     self:claim_rolled(self.rolled)

@@ -37,8 +37,8 @@ end
 
 -- Tokens do not count: a stack takes those of any stream with its sequences.
 local function serves(stack, stream, fields)
-    return C.cpl_stream_digest(stack.stream._ptr) == C.cpl_stream_digest(stream._ptr)
-        and stack.recompute == fields.recompute and stack.cut == fields.stages
+    return stack:has_sequences_of(stream) and stack.recompute == fields.recompute
+        and stack.cut == fields.stages
 end
 
 -- Collective. Parameters go on from one stack to the next.

@@ -28,6 +28,30 @@ describe("a stream for each step", function()
         end
     end)
 
+    it("is that stream: its loss is the one that it has alone", function()
+        local both = run({ { "step", { iters = 2 } } })[1].losses
+        for i, stream in ipairs(STREAMS) do
+            local result, message = labs.run { stream = stream, cp = 2, model = labs.model(),
+                calls = { { "step", {} } } }
+            assert(result, message)
+            assert.equal(result.answers[1].loss, both[i])
+        end
+    end)
+
+    it("gives its tokens to a stack with its sequences alone", function()
+        local cplab, stacks = require "cplab", require "cplab.stack"
+        local model = labs.model()
+        model.schedule, model.pattern = cplab.schedule.pattern("G*", 2), nil
+        local function stream(lengths) return cplab.stream.thd { lengths = lengths } end
+        local stack = stacks.new { model = cplab.model(model), cp = 1,
+            comm = require("clib").C.cpl_comm_self(), stream = stream { 16, 8 } }
+        stack:take_tokens(stream { 16, 8 })
+        local ok, message = pcall(stack.take_tokens, stack, stream { 8, 16 })
+        assert.is_false(ok)
+        assert.matches("stack: it was made for .*, and takes no tokens of .*, which has other "
+            .. "sequences$", message)
+    end)
+
     it("begins with that of step 0 in each call", function()
         local answers = run { { "step", { iters = 3 } }, { "step", { iters = 3 } } }
         assert.same(answers[1].losses, answers[2].losses)
