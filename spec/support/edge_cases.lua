@@ -4,6 +4,7 @@
 -- numbers may be anything. `free` names inputs, or all, of which Inf may give Inf or NaN.
 -- @module spec.support.edge_cases
 local compute = require "spec.support.cuda_compute"
+local op_arrays = require "spec.support.op_arrays"
 
 local random = compute.random(31)
 
@@ -157,33 +158,19 @@ end
 local function gates(is_back)
     local n, heads = is_back and 70 or 7, 5
     local stride = 2 * heads + 1
-    local arrays = { a = array(n * stride), b = array(n * stride), a_log = wide(heads),
-        dt_bias = wide(heads) }
-    local numbers = { n_rows = n, heads = heads, a_stride = stride, b_stride = stride }
-    if is_back then
-        arrays.dg, arrays.dbeta = wide(n * heads), wide(n * heads)
-        arrays.da, arrays.db = out(n * stride), out(n * stride)
-        arrays.grad_a_log, arrays.grad_dt_bias = wide(heads), wide(heads)
-        numbers.da_stride, numbers.db_stride = stride, stride
-    else
-        arrays.g, arrays.beta = out(n * heads, "wide"), out(n * heads, "wide")
-    end
-    return { arrays = arrays, numbers = numbers }
-end
-
--- Of three heads one has seen no key on the side b, one on neither side.
-local function lse(of_b)
-    return function(i)
-        if i % 3 == 1 and of_b or i % 3 == 2 then return -1 / 0 end
-        return 3 * random()
-    end
+    return op_arrays.gates(n, heads, stride, {
+        rows = function() return array(n * stride) end, wide = wide,
+        out_rows = function() return out(n * stride) end,
+        out_wide = function(count) return out(count, "wide") end,
+    }, is_back)
 end
 
 local function merge(width, is_back)
     local n, heads = 5, 2
     local all = n * heads
     local arrays = { o = array(all * width), o_b = array(all * width),
-        lse = wide(all, lse(false)), lse_b = wide(all, lse(true)) }
+        lse = wide(all, op_arrays.lse(random, false)),
+        lse_b = wide(all, op_arrays.lse(random, true)) }
     if is_back then
         arrays.d_o, arrays.d_lse = array(all * width), wide(all)
         arrays.d_o_a, arrays.d_o_b = out(all * width), out(all * width)

@@ -2,6 +2,7 @@
 -- so far apart, or a first one so far behind, that an index of 32 bits would be another. Between
 -- them is no memory, but on the emulator there are zeros where such an index leads.
 local compute = require "spec.support.cuda_compute"
+local op_arrays = require "spec.support.op_arrays"
 
 local random = compute.random(41)
 local function nothing() return -7 end
@@ -99,17 +100,11 @@ end
 local function gates(shape, is_back)
     local heads, stride = unpack(shape)
     local function wide(n, values) return array(n, values, "wide") end
-    local arrays = { a = far(shape), b = far(shape), a_log = wide(heads), dt_bias = wide(heads) }
-    local numbers = { n_rows = ROWS, heads = heads, a_stride = stride, b_stride = stride }
-    if is_back then
-        arrays.dg, arrays.dbeta = wide(ROWS * heads), wide(ROWS * heads)
-        arrays.da, arrays.db = far(shape, nothing), far(shape, nothing)
-        arrays.grad_a_log, arrays.grad_dt_bias = wide(heads), wide(heads)
-        numbers.da_stride, numbers.db_stride = stride, stride
-    else
-        arrays.g, arrays.beta = wide(ROWS * heads, nothing), wide(ROWS * heads, nothing)
-    end
-    return { arrays = arrays, numbers = numbers }
+    return op_arrays.gates(ROWS, heads, stride, {
+        rows = function() return far(shape) end, wide = wide,
+        out_rows = function() return far(shape, nothing) end,
+        out_wide = function(n) return wide(n, nothing) end,
+    }, is_back)
 end
 
 -- Rows that are far apart, or heads.

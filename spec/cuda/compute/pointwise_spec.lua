@@ -2,6 +2,7 @@
 -- references: with packs and without, by strides, from odd addresses, and what kernels.h says of
 -- rows that are not there.
 local compute = require "spec.support.cuda_compute"
+local op_arrays = require "spec.support.op_arrays"
 
 local random = compute.random(23)
 local function nothing() return -7 end
@@ -49,33 +50,19 @@ end
 local function gates(n, heads, backward)
     local stride = 2 * heads + 1
     local function wide(count, values) return array(count, values, { type = "wide" }) end
-    local arrays = { a = array(n * stride), b = array(n * stride), a_log = wide(heads),
-        dt_bias = wide(heads) }
-    local numbers = { n_rows = n, heads = heads, a_stride = stride, b_stride = stride }
-    if backward then
-        arrays.dg, arrays.dbeta = wide(n * heads), wide(n * heads)
-        arrays.da, arrays.db = array(n * stride, nothing), array(n * stride, nothing)
-        arrays.grad_a_log, arrays.grad_dt_bias = wide(heads), wide(heads)
-        numbers.da_stride, numbers.db_stride = stride, stride
-    else
-        arrays.g, arrays.beta = wide(n * heads, nothing), wide(n * heads, nothing)
-    end
-    return { arrays = arrays, numbers = numbers }
-end
-
--- Of three heads one has seen no key on the side b, one on neither side.
-local function lse(of_b)
-    return function(i)
-        if i % 3 == 1 and of_b or i % 3 == 2 then return -1 / 0 end
-        return 3 * random()
-    end
+    return op_arrays.gates(n, heads, stride, {
+        rows = function() return array(n * stride) end, wide = wide,
+        out_rows = function() return array(n * stride, nothing) end,
+        out_wide = function(count) return wide(count, nothing) end,
+    }, backward)
 end
 
 local function merge(shape, backward)
     local n, heads, width, _, shift = unpack(shape)
     local function rows(values) return array(n * heads * width, values, { shift = shift }) end
     local function one(values) return array(n * heads, values, { type = "wide" }) end
-    local arrays = { o = rows(), o_b = rows(), lse = one(lse(false)), lse_b = one(lse(true)) }
+    local arrays = { o = rows(), o_b = rows(),
+        lse = one(op_arrays.lse(random, false)), lse_b = one(op_arrays.lse(random, true)) }
     if backward then
         arrays.d_o, arrays.d_lse = rows(), one()
         arrays.d_o_a, arrays.d_o_b = rows(nothing), rows(nothing)
