@@ -197,6 +197,23 @@ typedef struct cpl_gdn_summary_backward {
 } cpl_gdn_summary_backward;
 
 /*
+ * States that go on by summaries: for i < n, of span s = span[i],
+ *   out[s] = offset[o] + transition[t] in[s], t = transition_of[i], o =
+ *   offset_of[i], or with `transpose` offset[o] + transition[t]' in[s].
+ * Where t is -1 there is no product, and in[s] is not read; where s is -1 there
+ * is nothing to do. No span twice. Everything is WIDE.
+ */
+typedef struct cpl_gdn_carry {
+    const void *transition; /* [.., heads, K, K] */
+    const void *offset;     /* [.., heads, K, V] */
+    const void *in;         /* [.., heads, K, V] */
+    void *out;              /* [.., heads, K, V] */
+    const int64_t *span, *transition_of, *offset_of; /* [n] */
+    int64_t n, heads, key_dim, value_dim;
+    bool transpose;
+} cpl_gdn_carry;
+
+/*
  * A block of queries and the keys that they meet: kv_slot .. kv_slot + n_keys -
  * 1. Query q_slot + i sees key kv_slot + j iff 0 <= j < n_keys, j <= n_before +
  * i, and with a window j > n_before + i - window. n_before may be anything:
@@ -308,13 +325,15 @@ typedef struct cpl_embedding_backward {
 } cpl_embedding_backward;
 
 /* Softmax cross-entropy of rows whose label is >= 0; loss_sum is their sum
- * (double), dlogits = (softmax - onehot) * grad_scale, 0 for unlabelled rows.
- * dlogits may be logits, or NULL. */
+ * (double), dlogits = (softmax - onehot) * grad_scale, 0 for unlabelled rows;
+ * with `scale`, a number in memory, times that too. dlogits may be logits, or
+ * NULL. */
 typedef struct cpl_cross_entropy {
     const void *logits; /* [n, vocab] */
     const int32_t *labels;
     void *dlogits;
     double *loss_sum;
+    const double *scale; /* or NULL: 1 */
     int64_t n_rows, vocab;
     double grad_scale;
     void *workspace; /* where dlogits is logits or NULL */
@@ -358,7 +377,8 @@ typedef struct cpl_grouped_matmul_backward {
 } cpl_grouped_matmul_backward;
 
 /* Rows by lists: y[to[i]] = x[from[i]] for i < n, or += with `add`; a list
- * that is NULL: i itself. A row from -1 is zeros. No row of y twice. */
+ * that is NULL: i itself. A row from -1 is zeros, and none goes to -1. No row
+ * of y twice. */
 typedef struct cpl_move_rows {
     const void *x;
     void *y;
@@ -505,6 +525,7 @@ typedef struct cpl_adamw {
     const void *grad; /* WIDE, and m and v */
     void *w, *m, *v;
     const double *factors; /* [3], of step_factors */
+    const double *rate;    /* the learning rate in memory; NULL: lr */
     int64_t n;
     double lr, beta1, beta2, eps, weight_decay;
 } cpl_adamw;
@@ -514,6 +535,7 @@ typedef struct cpl_sgd {
     const void *grad; /* WIDE */
     void *w;
     const double *factors; /* of step_factors */
+    const double *rate;    /* the learning rate in memory; NULL: lr */
     int64_t n;
     double lr;
 } cpl_sgd;
@@ -547,6 +569,7 @@ typedef struct cpl_kernels {
     void (*gdn_summary)(const cpl_gdn_summary *p);
     size_t (*gdn_summary_backward_workspace)(const cpl_gdn_summary_backward *p);
     void (*gdn_summary_backward)(const cpl_gdn_summary_backward *p);
+    void (*gdn_carry)(const cpl_gdn_carry *p);
     size_t (*attention_workspace)(const cpl_attention *p);
     void (*attention)(const cpl_attention *p);
     size_t (*attention_backward_workspace)(const cpl_attention_backward *p);

@@ -17,6 +17,7 @@
     X(conv1d_backward)         \
     X(gates)                   \
     X(gates_backward)          \
+    X(gdn_carry)               \
     X(merge)                   \
     X(merge_backward)          \
     X(sigmoid_gate)            \

@@ -110,6 +110,27 @@ typedef struct cpli_wrong {
 } cpli_wrong;
 
 /*
+ * A mould (mould.c): memory and room for what is prepared again and again for
+ * other sequences, so that what was captured once serves them all. While one is
+ * open, memory comes from it in turn: the k-th block that is asked for is the
+ * one that was the k-th before. NULL where a transport has none.
+ */
+typedef struct cpli_mould_ops {
+    cpl_status (*make)(cpl_comm *comm, void **out);
+    void (*drop)(cpl_comm *comm, void *mould);
+    /* From here on the mould is used, with `anew` from its first block on;
+     * NULL: none is. */
+    void (*use)(cpl_comm *comm, void *mould, bool anew);
+    bool (*is_open)(const cpl_comm *comm);
+    /* See cpli_room and cpli_most. */
+    int64_t (*room)(cpl_comm *comm, int64_t n, bool is_exact);
+    /* What follows is done on no device. What the host would have told it has
+     * this digest; by the member's own order. Collective. */
+    cpl_status (*begin_rehearsal)(cpl_comm *comm);
+    cpl_status (*end_rehearsal)(cpl_comm *comm, uint64_t *digest);
+} cpli_mould_ops;
+
+/*
  * Memory that the host does not reach: what is done to it; by the group that
  * it comes from (cpli_comm_whole). All of it goes into the rank's own order of
  * work there and returns at once, but upload, download and wait, which wait and
@@ -165,6 +186,7 @@ typedef struct cpli_device_ops {
     cpl_status (*end_capture)(cpl_comm *comm, void **graph);
     cpl_status (*launch)(cpl_comm *comm, void *graph);
     void (*drop)(cpl_comm *comm, void *graph);
+    const cpli_mould_ops *moulds;
 } cpli_device_ops;
 
 /* One graph of the work of all ranks. All collective but stop. Where a begin
@@ -246,6 +268,17 @@ static inline cpl_comm *cpli_comm_whole(cpl_comm *comm)
 {
     return comm->whole != NULL ? comm->whole : comm;
 }
+
+/*
+ * Lists that kernels read, and counts in their launches, while a mould is open
+ * on the rank's device (has_room): a list of n gets room for as many as the
+ * mould has seen at this place, or for the next power of two; what is beyond n
+ * is filled with entries that say nothing. `most` is the largest that the mould
+ * has seen at this place. Without a mould both are n.
+ */
+CPL_API bool cpli_has_room(const cpl_comm *comm);
+CPL_API int64_t cpli_room(cpl_comm *comm, int64_t n);
+CPL_API int64_t cpli_most(cpl_comm *comm, int64_t n);
 
 /* A rank of `comm` as the carrying group counts it; keeps the order of ranks.
  */

@@ -9,7 +9,7 @@
 #include "base.h"
 
 /* Grows when this header, comm.h or world.h changes. */
-enum { CPLI_DEVICES_VERSION = 6 };
+enum { CPLI_DEVICES_VERSION = 7 };
 
 typedef struct cpli_devices_ops {
     int version;

@@ -18,13 +18,14 @@ static __device__ __forceinline__ adamw_factors<S>
 factors_of(const cpl_adamw &p)
 {
     adamw_factors<S> f;
+    const double lr = p.rate != nullptr ? *p.rate : p.lr;
     f.beta1 = static_cast<S>(p.beta1);
     f.beta2 = static_cast<S>(p.beta2);
     f.fresh1 = static_cast<S>(1 - p.beta1);
     f.fresh2 = static_cast<S>(1 - p.beta2);
-    f.rate = static_cast<S>(p.lr / p.factors[1]);
+    f.rate = static_cast<S>(lr / p.factors[1]);
     f.scale = static_cast<S>(1 / sqrt(p.factors[2]));
-    f.kept = static_cast<S>(1 - p.lr * p.weight_decay);
+    f.kept = static_cast<S>(1 - lr * p.weight_decay);
     f.eps = static_cast<S>(p.eps);
     f.grad_scale = static_cast<S>(p.factors[0]);
     return f;

@@ -10,13 +10,14 @@ void NAME(adamw)(const cpl_adamw *p)
     real *w = p->w;
     real *m = p->m;
     real *v = p->v;
+    const double lr = p->rate != NULL ? *p->rate : p->lr;
     const real beta1 = REAL(p->beta1);
     const real beta2 = REAL(p->beta2);
     const real fresh1 = REAL(1 - p->beta1);
     const real fresh2 = REAL(1 - p->beta2);
-    const real rate = REAL(p->lr / p->factors[1]);
+    const real rate = REAL(lr / p->factors[1]);
     const real scale = REAL(1 / sqrt(p->factors[2]));
-    const real kept = REAL(1 - p->lr * p->weight_decay);
+    const real kept = REAL(1 - lr * p->weight_decay);
     const real eps = REAL(p->eps);
     const real grad_scale = REAL(p->factors[0]);
 #pragma omp simd

@@ -31,6 +31,11 @@ template <class T> static __device__ softmax_sums sums_of(const T *x, int64_t n)
     return {max, sum};
 }
 
+static __device__ __forceinline__ double grad_scale(const cpl_cross_entropy &p)
+{
+    return p.scale != nullptr ? *p.scale * p.grad_scale : p.grad_scale;
+}
+
 /* One thread, row after row. */
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -63,8 +68,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         softmax_sums s = {0, 1};
         if (label >= 0)
             s = sums_of(logits, p.vocab);
-        const S factor = static_cast<S>(label < 0 ? 0 : p.grad_scale / s.sum);
-        const S onehot = static_cast<S>(p.grad_scale);
+        const S factor = static_cast<S>(label < 0 ? 0 : grad_scale(p) / s.sum);
+        const S onehot = static_cast<S>(grad_scale(p));
         for (int64_t i = 0; i < p.vocab; i++) {
             const S x = label < 0 ? 0 : get(logits[i]) - static_cast<S>(s.max);
             dlogits[i] =
@@ -240,8 +245,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         const T *logits = static_cast<const T *>(p.logits) + row * p.vocab;
         const softmax_sums s = block_sums<T, V>(logits, p.vocab);
         const slope<S> slope = {static_cast<S>(s.max),
-                                static_cast<S>(p.grad_scale / s.sum),
-                                static_cast<S>(p.grad_scale)};
+                                static_cast<S>(grad_scale(p) / s.sum),
+                                static_cast<S>(grad_scale(p))};
         for (int64_t i = threadIdx.x; i < p.vocab / V; i += THREADS)
             put_slopes<T, V>(p, row, slope, i * V);
         __syncthreads();
@@ -266,7 +271,7 @@ __global__ void __launch_bounds__(ALL, 1)
             continue;
         const auto l = find_left<T>(place_left<T>(p, row));
         loss += l.loss;
-        const slope<S> slope = {l.max, l.factor, static_cast<S>(p.grad_scale)};
+        const slope<S> slope = {l.max, l.factor, static_cast<S>(grad_scale(p))};
         for (int i = 0; i < LEFT<T>; i++)
             put_slopes<T, 1>(p, row, slope, i);
     }

@@ -22,6 +22,11 @@ static double sum_exp(const real *x, real max, int64_t n)
     return sum;
 }
 
+static double grad_scale(const cpl_cross_entropy *p)
+{
+    return p->scale != NULL ? *p->scale * p->grad_scale : p->grad_scale;
+}
+
 /* Returns the loss of a row that has a label; dlogits may be logits. */
 static double row_loss(const cpl_cross_entropy *p, const real *logits,
                        int64_t label, real *dlogits)
@@ -31,11 +36,11 @@ static double row_loss(const cpl_cross_entropy *p, const real *logits,
     double loss = (double)max + log(sum) - (double)logits[label];
     if (dlogits == NULL)
         return loss;
-    real factor = REAL(p->grad_scale / sum);
+    real factor = REAL(grad_scale(p) / sum);
 #pragma omp simd
     for (int64_t i = 0; i < p->vocab; i++)
         dlogits[i] = real_exp(logits[i] - max) * factor;
-    dlogits[label] -= REAL(p->grad_scale);
+    dlogits[label] -= REAL(grad_scale(p));
     return loss;
 }
 

@@ -27,6 +27,7 @@ size_t NAME(cross_entropy_workspace)(const cpl_cross_entropy *p)
 
 void NAME(cross_entropy)(const cpl_cross_entropy *p)
 {
+    double scale = p->grad_scale * (p->scale != NULL ? *p->scale : 1);
     double loss = 0;
     for (int64_t row = 0; row < p->n_rows; row++) {
         const double *logits = (const double *)p->logits + row * p->vocab;
@@ -39,7 +40,7 @@ void NAME(cross_entropy)(const cpl_cross_entropy *p)
         for (int64_t i = 0; dlogits != NULL && i < p->vocab; i++) {
             double onehot = i == label ? 1 : 0;
             dlogits[i] =
-                label < 0 ? 0 : (exp(logits[i] - lse) - onehot) * p->grad_scale;
+                label < 0 ? 0 : (exp(logits[i] - lse) - onehot) * scale;
         }
     }
     *p->loss_sum = loss == loss ? loss : (double)NAN; /* one NaN for Lua */

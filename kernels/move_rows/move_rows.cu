@@ -13,6 +13,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     each_place(p.n, p.width / V, [&](int64_t i, int64_t column) {
         const int64_t from = p.from != nullptr ? p.from[i] : i;
         const int64_t to = p.to != nullptr ? p.to[i] : i;
+        if (to < 0)
+            return;
         const int64_t at = to * p.y_stride + column * V;
         pack<sum_t<T>, V> row = {};
         if (from >= 0)

@@ -19,6 +19,8 @@ void NAME(move_rows)(const cpl_move_rows *p)
     for (int64_t i = 0; i < p->n; i++) {
         int64_t from = p->from != NULL ? p->from[i] : i;
         int64_t to = p->to != NULL ? p->to[i] : i;
+        if (to < 0)
+            continue;
         move(p, from < 0 ? NULL : (const real *)p->x + from * p->x_stride,
              (real *)p->y + to * p->y_stride);
     }

@@ -11,7 +11,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     sgd(const __grid_constant__ cpl_sgd p)
 {
     using W = wide_t<T>;
-    const W rate = static_cast<W>(-p.lr * p.factors[0]);
+    const double lr = p.rate != nullptr ? *p.rate : p.lr;
+    const W rate = static_cast<W>(-lr * p.factors[0]);
     for (int64_t i = first_index(); i < p.n / V; i += index_step()) {
         const auto grad = load<W, V>(p.grad, i * V);
         auto w = load<T, V>(p.w, i * V);

@@ -7,7 +7,8 @@ void NAME(sgd)(const cpl_sgd *p)
 {
     const real *grad = p->grad;
     real *w = p->w;
-    const real rate = REAL(-p->lr * p->factors[0]);
+    const double lr = p->rate != NULL ? *p->rate : p->lr;
+    const real rate = REAL(-lr * p->factors[0]);
 #pragma omp simd
     for (int64_t i = 0; i < p->n; i++)
         w[i] += rate * grad[i];
