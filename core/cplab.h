@@ -897,6 +897,46 @@ CPL_API cpl_status cpl_capture_fail(cpl_capture *capture, const char *why);
 /* Local; of a capture that was not ended, collective. */
 CPL_API void cpl_capture_destroy(cpl_capture *capture);
 
+/*
+ * A rehearsal: what all ranks of a group do between its begin and its end is
+ * walked through, and no device is told of it. It says whether a capture serves
+ * it: `digest` is that of all launches of this rank, what they point at and
+ * how many they count, but not of what lies there; `counted` is what it
+ * counted. Memory may be taken in it; waiting is refused as in a capture.
+ */
+typedef struct cpl_rehearsal {
+    uint64_t digest;
+    cpl_counters counted;
+} cpl_rehearsal;
+/* Local, and its end, too; what is rehearsed may be collective. Errors:
+ * UNSUPPORTED (no device; by NCCL, whose calls hold counts; in a capture). */
+CPL_API cpl_status cpl_rehearsal_begin(cpl_comm *comm, cpl_rehearsal *out);
+CPL_API cpl_status cpl_rehearsal_end(cpl_comm *comm, cpl_rehearsal *rehearsal);
+/* Collective. A replay that stands for what was rehearsed, with the digest of
+ * what was captured: it counts what that counted. Errors: as
+ * cpl_capture_replay. */
+CPL_API cpl_status cpl_capture_replay_as(cpl_capture *capture,
+                                         const cpl_rehearsal *rehearsal);
+
+/*
+ * A mould: memory on the rank's device for what is made again and again for
+ * other sequences, so that one capture serves them all. While it is open the
+ * k-th block that is taken is the one that was the k-th before, if that was
+ * given back and is large enough; lists that kernels read get room for more
+ * entries, and launches do not depend on how many there are. So of two stacks
+ * for as many rows, one made when the other was gone, the launches are alike,
+ * but where the second needs more room than any before: see cpl_rehearsal.
+ */
+typedef struct cpl_mould cpl_mould;
+/* Local. Errors: UNSUPPORTED (as cpl_rehearsal_begin), MEMORY. */
+CPL_API cpl_status cpl_mould_create(cpl_comm *comm, cpl_mould **out);
+/* Local. Opens it, with `anew` for the first block again; what is open now is
+ * closed. */
+CPL_API void cpl_mould_open(cpl_mould *mould, bool anew);
+CPL_API void cpl_mould_close(cpl_mould *mould);
+/* Local. Memory that is still in use stays with its users. */
+CPL_API void cpl_mould_destroy(cpl_mould *mould);
+
 /* ---- marks: the clock of a device ---- */
 
 /*

@@ -94,15 +94,27 @@ static void count(const cpl_counters *more)
     counters->trace_checks += more->trace_checks;
 }
 
-cpl_status cpl_capture_replay(cpl_capture *capture)
+static cpl_status replay(const cpl_capture *capture,
+                         const cpl_counters *counted)
 {
     cpl_comm *comm = capture->comm;
     if (!capture->is_ready)
         return cpli_fail(CPL_INVALID, "capture: it did not end well");
-    count(&capture->counted);
+    count(counted);
     if (comm->ops->capture != NULL)
         return comm->ops->capture->replay(comm, capture->graph);
     return cpli_device_of(comm)->launch(comm, capture->graph);
+}
+
+cpl_status cpl_capture_replay(cpl_capture *capture)
+{
+    return replay(capture, &capture->counted);
+}
+
+cpl_status cpl_capture_replay_as(cpl_capture *capture,
+                                 const cpl_rehearsal *rehearsal)
+{
+    return replay(capture, &rehearsal->counted);
 }
 
 void cpl_capture_destroy(cpl_capture *capture)

@@ -20,7 +20,7 @@ typedef struct cpli_piece {
     int64_t offset;      /* bytes: in src for a send, in dst for a receive */
     int64_t peer_offset; /* bytes: in the peer's dst, or in its src; read by
                             PULL, and of own pieces */
-    int64_t bytes;       /* > 0 */
+    int64_t bytes;       /* > 0; with room 0, too */
 } cpli_piece;
 
 /* How received bytes meet what dst holds. ADD and SWAP touch dst in finish
@@ -55,10 +55,12 @@ typedef struct cpli_transfer {
     cpli_combine combine;
     cpl_dtype dtype;
     bool is_large; /* the group reads and writes more than the caches hold */
-    bool is_host;  /* src and dst lie in the host's memory, wherever the tensors
-                      of the group do */
-    void *tables;  /* what reserve made for it; the transport's own */
-    void *graph;   /* of cpli_device_ops: carries the pieces out; NULL: none */
+    int64_t row_bytes; /* > 0: with room (cpli_has_room), and all offsets and
+                          sizes are multiples of it; 0: without */
+    bool is_host; /* src and dst lie in the host's memory, wherever the tensors
+                     of the group do */
+    void *tables; /* what reserve made for it; the transport's own */
+    void *graph;  /* of cpli_device_ops: carries the pieces out; NULL: none */
 } cpli_transfer;
 
 /* ---- what a rank moves by itself ---- */
@@ -78,8 +80,9 @@ typedef struct cpli_carries {
     cpli_combine combine; /* COPY, ADD, or FILL */
     int fill;             /* FILL: the byte */
     cpl_dtype dtype;
-    bool is_large; /* see cpli_transfer */
-    void *tables;  /* the device's own */
+    bool is_large;     /* see cpli_transfer */
+    int64_t row_bytes; /* likewise */
+    void *tables;      /* the device's own */
 } cpli_carries;
 
 /* The most places that a list names. */

@@ -223,6 +223,9 @@ static cublasStatus_t multiply(const cpli_cublas *me, const cpl_matmul *p,
 static void matmul(const cpl_matmul *p, cpl_dtype dtype)
 {
     cpli_cuda *device = cpli_cuda_here();
+    cpl_matmul words = *p;
+    if (CPLI_CUDA_NOTES(device, cpl_dtype_name(dtype), words))
+        return;
     if (device->cublas == NULL || p->m == 0 || p->n == 0 || p->k == 0) {
         cpli_cuda_ran(cpl_cuda_matmul(p, dtype, CPL_CUDA_BEST, device->stream),
                       "matmul");

@@ -38,12 +38,16 @@ static direct *direct_of(const cpli_member *member)
 
 static cpl_status record(direct *me, cudaEvent_t event)
 {
+    if (CPLI_CUDA_NOTES(&me->cuda, "record", event))
+        return CPL_OK;
     return cpli_cuda_check(&me->cuda, cudaEventRecord(event, me->cuda.stream),
                            "recording an event");
 }
 
 static cpl_status follow(direct *me, cudaEvent_t event)
 {
+    if (CPLI_CUDA_NOTES(&me->cuda, "follow", event))
+        return CPL_OK;
     return cpli_cuda_check(&me->cuda,
                            cudaStreamWaitEvent(me->cuda.stream, event, 0),
                            "waiting for an event");
@@ -79,6 +83,8 @@ static cpl_status move(cpli_member *member, const cpli_transfer *mine)
     else
         CPL_TRY(cpli_table_launch(&member->comm, mine->tables, me->bases,
                                   mine->dst));
+    /* Of ranks that the next transfer does not meet there are none. */
+    memset(me->bases, 0, (size_t)member->comm.size * sizeof *me->bases);
     return record(me, me->done);
 }
 

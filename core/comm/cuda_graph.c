@@ -11,7 +11,7 @@
 
 cpl_status cpli_cuda_refuse_capture(const cpli_cuda *device, const char *doing)
 {
-    if (!device->is_capturing)
+    if (!device->is_capturing && !device->is_rehearsing)
         return CPL_OK;
     return cpli_fail(CPL_UNSUPPORTED,
                      "%s %d: %s in a capture: nothing there may wait for the "
@@ -52,6 +52,7 @@ cpl_status cpli_cuda_end_capture(cpl_comm *comm, void **graph)
 cpl_status cpli_cuda_launch(cpl_comm *comm, void *graph)
 {
     cpli_cuda *device = cpli_cuda_of(comm);
+    CPL_TRY(cpli_cuda_refuse_capture(device, "a graph"));
     return cpli_cuda_check(device, cudaGraphLaunch(graph, device->stream),
                            "launching a graph");
 }

@@ -6,11 +6,14 @@
 #include "cuda_rank.h"
 #include "launch.h"
 
-#define ENTRY(op, name, DTYPE, WAY)                                          \
-    static void op##_##name(const cpl_##op *p)                               \
-    {                                                                        \
-        cpli_cuda_ran(cpl_cuda_##op(p, DTYPE, WAY, cpli_cuda_stream_here()), \
-                      #op);                                                  \
+#define ENTRY(op, name, DTYPE, WAY)                                           \
+    static void op##_##name(const cpl_##op *p)                                \
+    {                                                                         \
+        cpl_##op words = *p;                                                  \
+        if (CPLI_CUDA_NOTES(cpli_cuda_here(), #op #name, words))              \
+            return;                                                           \
+        cpli_cuda_ran(                                                        \
+            cpl_cuda_##op(&words, DTYPE, WAY, cpli_cuda_stream_here()), #op); \
     }
 #define ENTRIES(op)                               \
     ENTRY(op, best_f64, CPL_F64, CPL_CUDA_BEST)   \

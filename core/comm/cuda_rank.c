@@ -279,11 +279,26 @@ static cudaError_t zeroed(const cpli_cuda *device, size_t bytes, void **out)
                : cudaMemsetAsync(*out, 0, some, device->stream);
 }
 
+cpl_status cpli_cuda_zero(cpli_cuda *device, void *memory, size_t bytes)
+{
+    return cpli_cuda_check(device,
+                           cudaMemsetAsync(memory, 0, bytes, device->stream),
+                           "zeroing memory");
+}
+
 cpl_status cpli_cuda_take(cpli_cuda *device, size_t bytes, void **out)
+{
+    if (device->is_capturing)
+        return cpli_cuda_refuse_capture(device, "taking memory");
+    if (device->mould == NULL)
+        return cpli_cuda_take_new(device, bytes, out);
+    return cpli_mould_take(device->mould, bytes, out);
+}
+
+cpl_status cpli_cuda_take_new(cpli_cuda *device, size_t bytes, void **out)
 {
     char doing[64];
     void *memory = NULL;
-    CPL_TRY(cpli_cuda_refuse_capture(device, "taking memory"));
     CPL_TRY(make_room(device));
     CPL_TRY(cpli_count_block(bytes));
     cudaError_t error = zeroed(device, bytes, &memory);
@@ -292,8 +307,8 @@ cpl_status cpli_cuda_take(cpli_cuda *device, size_t bytes, void **out)
         snprintf(doing, sizeof doing, "taking %zu bytes", bytes);
         return cpli_cuda_check(device, error, doing);
     }
-    device->blocks[device->n_blocks++] =
-        (cpli_cuda_block){.memory = memory, .bytes = bytes};
+    device->blocks[device->n_blocks++] = (cpli_cuda_block){
+        .memory = memory, .bytes = bytes, .mould = device->mould};
     *out = memory;
     return CPL_OK;
 }
@@ -308,14 +323,28 @@ static void give_block(cpli_cuda *device, int64_t i)
     cudaFree(memory);
 }
 
-void cpli_cuda_give(cpli_cuda *device, void *memory)
+static int64_t find_block(const cpli_cuda *device, const void *memory)
 {
     int64_t i = device->n_blocks - 1;
-    if (memory == NULL)
-        return;
     while (i >= 0 && device->blocks[i].memory != memory)
         i--;
     CPL_ASSERT(i >= 0);
+    return i;
+}
+
+void cpli_cuda_disown(cpli_cuda *device, const void *memory)
+{
+    device->blocks[find_block(device, memory)].mould = NULL;
+}
+
+void cpli_cuda_give(cpli_cuda *device, void *memory)
+{
+    if (memory == NULL)
+        return;
+    int64_t i = find_block(device, memory);
+    cpli_mould *mould = device->blocks[i].mould;
+    if (mould != NULL && cpli_mould_give(mould, memory))
+        return;
     if (device->is_capturing)
         device->blocks[i].is_given_up = true;
     else

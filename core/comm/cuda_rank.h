@@ -21,7 +21,16 @@ typedef struct cpli_cuda_block {
     void *memory;
     size_t bytes;
     bool is_given_up; /* while a capture was made, in which nothing may wait */
+    struct cpli_mould *mould; /* that it goes back to; or NULL */
 } cpli_cuda_block;
+
+/* Moulds (cuda_mould.c). */
+typedef struct cpli_mould cpli_mould;
+typedef struct cpli_mould_block {
+    void *memory;
+    size_t bytes;
+    bool is_out; /* somebody has it */
+} cpli_mould_block;
 
 /* A rank's cuBLAS (cublas.c). */
 typedef struct cpli_cublas cpli_cublas;
@@ -38,7 +47,10 @@ typedef struct cpli_cuda {
     int64_t n_blocks, room;
     /* Why a kernel of a table was not launched: tables cannot fail, so the next
      * call that can says it. */
-    bool is_capturing; /* nothing may wait, or take memory */
+    bool is_capturing;  /* nothing may wait, or take memory */
+    bool is_rehearsing; /* nothing is enqueued: see cpli_cuda_notes */
+    uint64_t digest;
+    cpli_mould *mould; /* where memory comes from; NULL: from CUDA */
     cpl_status unsaid;
     char why[256];
     struct cpli_traces *traces; /* what cuda_trace.c keeps; NULL: nothing */
@@ -99,6 +111,29 @@ void cpli_cuda_give(cpli_cuda *device, void *memory);
 cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,
                             size_t bytes);
 
+/* From CUDA itself, whatever mould is open; zeroed. */
+cpl_status cpli_cuda_take_new(cpli_cuda *device, size_t bytes, void **out);
+cpl_status cpli_cuda_zero(cpli_cuda *device, void *memory, size_t bytes);
+/* The memory goes back to no mould any more. */
+void cpli_cuda_disown(cpli_cuda *device, const void *memory);
+
+/* ---- moulds and rehearsals (cuda_mould.c) ---- */
+
+extern const cpli_mould_ops cpli_cuda_moulds;
+/* The block of the mould's next turn, zeroed. */
+cpl_status cpli_mould_take(cpli_mould *mould, size_t bytes, void **out);
+/* Whether the mould takes it back. */
+bool cpli_mould_give(cpli_mould *mould, const void *memory);
+/* Whether what the device would be told now is only rehearsed: then it is part
+ * of the digest, and whoever asks tells the device nothing. The words must not
+ * have padding: see CPLI_CUDA_NOTES. */
+bool cpli_cuda_notes(cpli_cuda *device, const char *what, const void *words,
+                     size_t bytes);
+/* The same of a variable, whose padding is cleared. */
+#define CPLI_CUDA_NOTES(device, what, words) \
+    (__builtin_clear_padding(&(words)),      \
+     cpli_cuda_notes(device, what, &(words), sizeof(words)))
+
 /* ---- lists on their way (cuda_send.c) ---- */
 
 /* Memory of the host that the stream copies from and to, until the device is
@@ -157,10 +192,12 @@ typedef struct cpli_end {
                   all below CPL_CUDA_BASES */
 } cpli_end;
 
-/* Copies the n ends. NULL where nothing is to be moved. `late`: what they come
- * from may still change (COPY only). Errors: MEMORY, SYSTEM. */
+/* Copies the n ends, which are of the first n_places places. NULL where nothing
+ * is to be moved, but for lists with room (like->row_bytes), whose launches do
+ * not depend on the ends. `late`: what they come from may still change (COPY
+ * only). Errors: MEMORY, SYSTEM. */
 cpl_status cpli_table_create(cpl_comm *comm, const cpli_end *ends, int64_t n,
-                             const cpli_carries *like, bool late,
+                             int n_places, const cpli_carries *like, bool late,
                              cpli_table **out);
 void cpli_table_destroy(cpl_comm *comm, cpli_table *table);
 /* Of a late one: end i comes from there. */

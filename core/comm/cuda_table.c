@@ -22,7 +22,8 @@ struct cpli_table {
     cpl_dtype dtype;
     int fill;
     int unit;
-    bool is_changed; /* the host's block is newer */
+    int64_t row_bytes; /* with room, else 0 */
+    bool is_changed;   /* the host's block is newer */
     int64_t n_ends;
     cpl_cuda_piece *pieces; /* of the ends; a peer is a place of its batch */
     batch *batches;
@@ -33,6 +34,26 @@ struct cpli_table {
 };
 
 /* ---- making: what each launch has ---- */
+
+/* With room: a batch for all places, whether ends are of them or not. */
+static cpl_status cut_places(cpli_table *table, const cpli_end *ends,
+                             int n_places)
+{
+    int64_t at = 0;
+    CPL_TRY(CPL_ALLOC((n_places + CPL_CUDA_BASES - 1) / CPL_CUDA_BASES,
+                      &table->batches));
+    for (int first = 0; first < n_places; first += CPL_CUDA_BASES) {
+        batch *one = &table->batches[table->n_batches++];
+        *one =
+            (batch){.first_place = first,
+                    .n_places = (int)cpli_min(n_places - first, CPL_CUDA_BASES),
+                    .first = at};
+        while (at < table->n_ends && ends[at].place < first + CPL_CUDA_BASES)
+            at++;
+        one->n_ends = at - one->first;
+    }
+    return CPL_OK;
+}
 
 /* Cuts the ends where a place is too far from the first of its batch. */
 static cpl_status cut(cpli_table *table, const cpli_end *ends)
@@ -69,8 +90,8 @@ static cpl_status list_pieces(cpli_table *table, const cpli_end *ends)
 /* The largest power of two, up to 16, that divides all that is moved. */
 static int unit_of(const cpli_table *table)
 {
-    int64_t all = 16;
-    for (int64_t i = 0; i < table->n_ends; i++)
+    int64_t all = 16 | table->row_bytes;
+    for (int64_t i = 0; table->row_bytes == 0 && i < table->n_ends; i++)
         all |= table->pieces[i].from | table->pieces[i].to |
                table->pieces[i].bytes;
     return (int)(all & -all);
@@ -86,20 +107,28 @@ static size_t place_in(cpli_table *table, size_t bytes)
     return at;
 }
 
-static void place_lists(cpli_table *table, const cpli_sums *sums)
+/* Room for a list of n, of a table with room. */
+static size_t room_for(cpl_comm *comm, const cpli_table *table, int64_t n)
+{
+    return (size_t)(table->row_bytes > 0 ? cpli_room(comm, n) : n);
+}
+
+static void place_lists(cpl_comm *comm, cpli_table *table,
+                        const cpli_sums *sums)
 {
     for (int i = 0; i < table->n_batches; i++) {
         batch *one = &table->batches[i];
         bool is_sum = table->combine == CPLI_ADD;
         size_t item = is_sum ? sizeof(cpl_cuda_sum) : sizeof(cpl_cuda_piece);
         one->n_items = is_sum ? sums[i].n_sums : one->n_ends;
-        size_t n = (size_t)one->n_items;
+        size_t n = room_for(comm, table, one->n_items);
         one->count = place_in(table, sizeof(int64_t));
         one->items = place_in(table, n * item);
         one->tile_ends = place_in(table, n * sizeof(int64_t));
         if (is_sum)
-            one->sources = place_in(table, (size_t)sums[i].n_sources *
-                                               sizeof(cpl_cuda_source));
+            one->sources =
+                place_in(table, room_for(comm, table, sums[i].n_sources) *
+                                    sizeof(cpl_cuda_source));
     }
 }
 
@@ -118,7 +147,8 @@ static void copy_pieces(const cpli_table *table, const batch *one)
            (size_t)one->n_items * sizeof *table->pieces);
 }
 
-static void write_lists(cpli_table *table, const cpli_sums *sums)
+static void write_lists(cpl_comm *comm, cpli_table *table,
+                        const cpli_sums *sums)
 {
     for (int i = 0; i < table->n_batches; i++) {
         batch *one = &table->batches[i];
@@ -131,6 +161,7 @@ static void write_lists(cpli_table *table, const cpli_sums *sums)
             cpl_cuda_tiles(table->pieces + one->first, one->n_items, ends);
         }
         one->n_tiles = one->n_items > 0 ? ends[one->n_items - 1] : 0;
+        one->n_tiles = (int64_t)room_for(comm, table, one->n_tiles);
     }
 }
 
@@ -154,11 +185,11 @@ static cpl_status make_block(cpl_comm *comm, cpli_table *table)
     CPL_TRY(CPL_ALLOC(table->n_batches, &sums));
     cpl_status status = make_sums(table, sums);
     if (status == CPL_OK) {
-        place_lists(table, sums);
+        place_lists(comm, table, sums);
         status = take_block(comm, table);
     }
     if (status == CPL_OK)
-        write_lists(table, sums);
+        write_lists(comm, table, sums);
     for (int i = 0; i < table->n_batches; i++)
         cpli_sums_destroy(&sums[i]);
     cpli_free(sums);
@@ -166,9 +197,10 @@ static cpl_status make_block(cpl_comm *comm, cpli_table *table)
 }
 
 static cpl_status fill_table(cpl_comm *comm, cpli_table *table,
-                             const cpli_end *ends, bool late)
+                             const cpli_end *ends, int n_places, bool late)
 {
-    CPL_TRY(cut(table, ends));
+    CPL_TRY(table->row_bytes > 0 ? cut_places(table, ends, n_places)
+                                 : cut(table, ends));
     CPL_TRY(list_pieces(table, ends));
     table->unit = unit_of(table);
     CPL_TRY(make_block(comm, table));
@@ -179,20 +211,21 @@ static cpl_status fill_table(cpl_comm *comm, cpli_table *table,
 }
 
 cpl_status cpli_table_create(cpl_comm *comm, const cpli_end *ends, int64_t n,
-                             const cpli_carries *like, bool late,
+                             int n_places, const cpli_carries *like, bool late,
                              cpli_table **out)
 {
     cpli_table *table;
     *out = NULL;
-    if (n == 0)
+    if (n == 0 && like->row_bytes == 0)
         return CPL_OK;
     CPL_ASSERT(!late || like->combine == CPLI_COPY);
     CPL_TRY(CPL_ALLOC(1, &table));
     table->combine = like->combine;
     table->dtype = like->dtype;
     table->fill = like->fill;
+    table->row_bytes = like->row_bytes;
     table->n_ends = n;
-    cpl_status status = fill_table(comm, table, ends, late);
+    cpl_status status = fill_table(comm, table, ends, n_places, late);
     if (status != CPL_OK) {
         cpli_table_destroy(comm, table);
         return status;
@@ -247,6 +280,8 @@ static cpl_status launch_sums(cpli_cuda *device, const cpli_table *table,
                         .max_tiles = one->n_tiles,
                         .dtype = (int32_t)table->dtype,
                         .unit = table->unit};
+    if (CPLI_CUDA_NOTES(device, "sum", add))
+        return CPL_OK;
     return cpli_cuda_launched(device, cpl_cuda_add_up(&add, device->stream),
                               "cpl_cuda_add_up");
 }
@@ -267,6 +302,12 @@ static cpl_status launch_moves(cpli_cuda *device, const cpli_table *table,
         .unit = table->unit};
     uint64_t pattern =
         (uint64_t)(unsigned char)table->fill * UINT64_C(0x0101010101010101);
+    const char *what = table->combine == CPLI_COPY   ? "copy"
+                       : table->combine == CPLI_SWAP ? "swap"
+                                                     : "fill";
+    if (CPLI_CUDA_NOTES(device, what, move) &&
+        CPLI_CUDA_NOTES(device, what, pattern))
+        return CPL_OK;
     if (table->combine == CPLI_COPY)
         return cpli_cuda_launched(device, cpl_cuda_copy(&move, device->stream),
                                   "cpl_cuda_copy");
@@ -361,14 +402,16 @@ cpl_status cpli_table_of_transfer(cpl_comm *comm, cpli_transfer *transfer)
     cpli_end *ends;
     int64_t n = 0;
     cpli_carries like = {.combine = transfer->combine,
-                         .dtype = transfer->dtype};
+                         .dtype = transfer->dtype,
+                         .row_bytes = transfer->row_bytes};
     cpli_table *table = NULL;
-    if (transfer->is_host || transfer->n_receives == 0)
+    if (transfer->is_host ||
+        (transfer->n_receives == 0 && transfer->row_bytes == 0))
         return CPL_OK;
     CPL_TRY(CPL_ALLOC(transfer->n_receives, &ends));
     for (int64_t i = 0; i < transfer->n_receives; i++)
         n += end_of(comm, transfer, i, &ends[n]);
-    cpl_status status = cpli_table_create(comm, ends, n, &like,
+    cpl_status status = cpli_table_create(comm, ends, n, comm->size, &like,
                                           transfer->way != CPLI_PULL, &table);
     cpli_free(ends);
     if (status == CPL_OK)

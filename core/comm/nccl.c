@@ -274,7 +274,8 @@ static cpl_status reserve(cpl_comm *comm, cpli_transfer *transfer)
                                    .to = piece->offset,
                                    .bytes = piece->bytes};
     }
-    cpl_status status = cpli_table_create(comm, ends, n, &like, false, &table);
+    cpl_status status =
+        cpli_table_create(comm, ends, n, comm->size, &like, false, &table);
     cpli_free(ends);
     if (status == CPL_OK)
         transfer->tables = table;

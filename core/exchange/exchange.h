@@ -135,6 +135,7 @@ typedef struct cpli_task {
     cpl_dtype dtype;
     int64_t row_bytes;
     bool is_large;
+    bool has_room; /* see cpli_has_room */
 } cpli_task;
 
 /* What a rank's part of a route counts; own: what stays on the rank. */

@@ -4,6 +4,8 @@
  */
 #include "plan.h"
 
+#include <limits.h>
+
 /* ---- lists and boxes ---- */
 
 static cpl_status take_list(cpli_moves *moves, int64_t n, size_t size,
@@ -74,6 +76,7 @@ void cpli_add_leg(const cpli_task *task, cpli_recipe *recipe, cpli_leg leg,
     leg.transfer.n_receives = receives->n;
     leg.transfer.dtype = task->dtype;
     leg.transfer.is_large = task->is_large;
+    leg.transfer.row_bytes = task->has_room ? task->row_bytes : 0;
     recipe->legs[recipe->n_legs++] = leg;
 }
 
@@ -124,23 +127,42 @@ cpl_status cpli_unload(const cpli_task *task, cpli_recipe *recipe)
         landed += boxed ? piece->bytes : 0;
     }
     recipe->inbox_bytes = landed;
+    if (task->has_room) /* it is there, whatever lands in it */
+        recipe->inbox_bytes = cpli_max(landed, task->row_bytes);
     return CPL_OK;
 }
 
 /* ---- pieces for one size of row ---- */
 
+/* With room nobody knows who will have pieces another time: an empty one goes
+ * to each rank before `next` that has none, and every rank takes part. */
+static void add_empty(const cpli_task *task, int next, cpli_pieces *out)
+{
+    int first = out->n > 0 ? out->items[out->n - 1].peer + 1 : 0;
+    for (int rank = 0; task->has_room && rank < task->comm->size; rank++) {
+        int peer = cpli_peer(task->comm, rank);
+        if (peer >= first && peer < next && rank != task->comm->rank)
+            out->items[out->n++] = (cpli_piece){.peer = peer};
+    }
+}
+
 cpl_status cpli_scale(const cpli_task *task, const cpl_segment *segments,
                       int64_t n, cpli_pieces *out)
 {
     int64_t bytes = task->row_bytes;
-    CPL_TRY(CPLI_LIST(task, n, &out->items));
-    out->n = n;
-    for (int64_t i = 0; i < n; i++)
-        out->items[i] =
-            (cpli_piece){.peer = cpli_peer(task->comm, segments[i].peer),
+    int64_t empty = task->has_room ? task->comm->size : 0;
+    CPL_TRY(CPLI_LIST(task, n + empty, &out->items));
+    out->n = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int peer = cpli_peer(task->comm, segments[i].peer);
+        add_empty(task, peer, out);
+        out->items[out->n++] =
+            (cpli_piece){.peer = peer,
                          .offset = segments[i].slot * bytes,
                          .peer_offset = segments[i].peer_slot * bytes,
                          .bytes = segments[i].length * bytes};
+    }
+    add_empty(task, INT_MAX, out);
     return CPL_OK;
 }
 
@@ -159,7 +181,9 @@ static cpli_task turned(const cpli_task *task)
 static cpl_status reserve_list(const cpli_moves *moves, cpli_carries *list)
 {
     const cpli_device_ops *device = cpli_device_of(moves->comm);
-    return device == NULL ? CPL_OK : device->reserve(moves->comm, list);
+    bool is_used = list->n > 0 || (list->row_bytes > 0 && list->items != NULL);
+    return device != NULL && is_used ? device->reserve(moves->comm, list)
+                                     : CPL_OK;
 }
 
 static cpl_status prepare(const cpl_plan *plan, cpli_task task, cpli_mode mode)
@@ -167,7 +191,9 @@ static cpl_status prepare(const cpl_plan *plan, cpli_task task, cpli_mode mode)
     cpli_recipe *recipe = &task.moves->recipes[mode];
     task.combine = mode == CPLI_BACK_ADDING ? CPLI_ADD : CPLI_COPY;
     recipe->load =
-        (cpli_carries){.dtype = task.dtype, .is_large = task.is_large};
+        (cpli_carries){.dtype = task.dtype,
+                       .is_large = task.is_large,
+                       .row_bytes = task.has_room ? task.row_bytes : 0};
     recipe->unload = recipe->load;
     recipe->unload.combine = task.combine;
     CPL_TRY(plan->method->prepare(&task, recipe));
@@ -182,7 +208,11 @@ static cpl_status prepare_fills(const cpl_plan *plan, const cpli_task *task,
                                 int value)
 {
     cpli_carries *fills = &task->moves->fills;
-    *fills = (cpli_carries){.combine = CPLI_FILL, .fill = value};
+    *fills = (cpli_carries){.combine = CPLI_FILL,
+                            .fill = value,
+                            .row_bytes = task->has_room ? task->row_bytes : 0};
+    if (!plan->may_fill)
+        return CPL_OK;
     CPL_TRY(CPLI_LIST(task, plan->n_fills, &fills->items));
     fills->n = plan->n_fills;
     for (int64_t i = 0; i < fills->n; i++)
@@ -228,7 +258,9 @@ cpl_status cpli_moves_prepare(const cpl_plan *plan, cpl_route *route,
                       .comm = plan->comm,
                       .route = route,
                       .dtype = row.dtype,
-                      .row_bytes = row.bytes};
+                      .row_bytes = row.bytes,
+                      .has_room = cpli_has_room(plan->comm) &&
+                                  plan->method == &cpli_method_copy};
     /* They are read and written. */
     task.is_large = cpli_is_beyond_caches(2 * plan->rows_of_all * row.bytes);
     CPL_TRY(prepare_out_of_place(plan, part, task, row.is_added));
@@ -247,7 +279,7 @@ cpli_traffic cpli_moves_traffic(const cpli_moves *moves, cpli_mode mode)
         const cpli_transfer *transfer = &recipe->legs[leg].transfer;
         const cpli_piece *sends = transfer->sends;
         for (int64_t i = 0; i < transfer->n_sends; i++) {
-            if (sends[i].peer == rank)
+            if (sends[i].peer == rank || sends[i].bytes == 0)
                 continue;
             sum.bytes += sends[i].bytes;
             sum.messages += i == 0 || sends[i].peer != sends[i - 1].peer;

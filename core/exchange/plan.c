@@ -149,6 +149,7 @@ static cpl_status begin_from_route(cpl_route *route, cpl_comm *comm,
     name_ends(plan, cpli_route_ends(route));
     plan->has_marks = true;
     plan->copies = cpli_view_copies(cpli_route_ends(route)->view);
+    plan->may_fill = cpli_route_ends(route)->view != NULL;
     CPL_TRY(cpli_split_create(part, &plan->split));
     if (plan->split.is_exact)
         cpli_split_decide(&plan->split, part, rank, true);
@@ -202,13 +203,25 @@ static votes vote(const cpl_plan *plan, const cpl_route *route,
     return mine;
 }
 
+/* With room it is the one that can carry any route. */
 static void choose_method(cpl_plan *plan, const double *seconds)
 {
     if (plan->method == NULL)
-        plan->method = cpli_method_cheapest(plan->comm, seconds);
+        plan->method = cpli_has_room(plan->comm)
+                           ? &cpli_method_copy
+                           : cpli_method_cheapest(plan->comm, seconds);
     for (int i = 0; i < CPLI_N_METHODS; i++)
         if (plan->method == cpli_methods[i])
             plan->estimate = seconds[i];
+}
+
+/* With room, whether rows would repeat in another stream: the adjoint of such a
+ * view adds, whatever this one is. */
+static bool may_repeat(const cpl_plan *plan, const cpl_route *route)
+{
+    const cpl_view *view = cpli_route_ends(route)->view;
+    return cpli_has_room(plan->comm) && view != NULL && view->onto == NULL &&
+           !view->is_sliced;
 }
 
 static cpl_status settle(cpl_plan *plan, const cpl_route *route,
@@ -228,13 +241,14 @@ static cpl_status settle(cpl_plan *plan, const cpl_route *route,
     plan->rows_of_all = (int64_t)all.n_target_rows * cpl_comm_size(plan->comm);
     plan->most_receives = (int64_t)all.n_receives;
     plan->most_sends = (int64_t)all.n_sends;
-    plan->is_partition = all.repeats == 0;
+    plan->is_partition = all.repeats == 0 && !may_repeat(plan, route);
     plan->is_in_place =
         plan->is_partition && plan->n_source_rows == plan->n_target_rows;
     /* Both partners of a swap must be in place. */
     bool may_swap =
         plan->is_partition && all.changes_rows == 0 && plan->method->can_swap;
-    plan->swaps_only = may_swap && all.needs_buffer == 0;
+    plan->swaps_only =
+        may_swap && all.needs_buffer == 0 && !cpli_has_room(plan->comm);
     if (plan->is_in_place && !may_swap)
         cpli_split_decide(&plan->split, part, cpl_comm_rank(plan->comm), false);
     return CPL_OK;

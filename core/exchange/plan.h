@@ -47,8 +47,9 @@ struct cpl_plan {
     bool has_marks;    /* made from a route: tensors are marked and traced */
     bool is_partition; /* on all ranks: nothing repeats, nothing is fill */
     int64_t copies;    /* of every source row, that ranks see; 0: not alike */
+    bool may_fill;     /* a view may show rows without a source */
     bool is_in_place;  /* on this rank */
-    bool swaps_only;   /* on all ranks */
+    bool swaps_only;   /* on all ranks; with room nobody relies on it */
     cpli_traffic sent, sent_back;
     cpli_split split;
     cpli_moves rows;

@@ -38,7 +38,7 @@ static cpl_status carry_all(const cpli_moves *moves, const cpli_carries *list,
                             char *to)
 {
     const cpli_device_ops *device = cpli_device_of(moves->comm);
-    if (list->n == 0)
+    if (list->n == 0 && list->tables == NULL)
         return CPL_OK;
     if (device != NULL)
         return device->carry(moves->comm, list, moves->at, to);

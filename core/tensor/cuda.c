@@ -19,7 +19,12 @@ static cpl_status copy_any(cpl_comm *comm, void *to, const void *from,
                            const char *doing)
 {
     cpli_cuda *device = cpli_cuda_of(comm);
-    if (bytes == 0)
+    struct {
+        void *to;
+        const void *from;
+        size_t bytes;
+    } words = {to, from, bytes};
+    if (bytes == 0 || CPLI_CUDA_NOTES(device, doing, words))
         return CPL_OK;
     return cpli_cuda_check(
         device, cudaMemcpyAsync(to, from, bytes, kind, device->stream), doing);
@@ -71,6 +76,13 @@ static cpl_status fill(cpl_comm *comm, void *to, const void *element,
         return CPL_OK;
     if (!is_byte(bytes, element_bytes))
         return upload_elements(comm, to, element, element_bytes, n);
+    struct {
+        void *to;
+        int64_t bytes;
+        int64_t byte;
+    } words = {to, n * (int64_t)element_bytes, bytes[0]};
+    if (CPLI_CUDA_NOTES(device, "a fill", words))
+        return CPL_OK;
     return cpli_cuda_check(device,
                            cudaMemsetAsync(to, bytes[0],
                                            (size_t)n * element_bytes,
@@ -81,7 +93,11 @@ static cpl_status fill(cpl_comm *comm, void *to, const void *element,
 static cpl_status divide(cpl_comm *comm, int64_t *t, int64_t n, int64_t by)
 {
     cpli_cuda *device = cpli_cuda_of(comm);
-    if (n == 0)
+    struct {
+        int64_t *t;
+        int64_t n, by;
+    } words = {t, n, by};
+    if (n == 0 || CPLI_CUDA_NOTES(device, "divide", words))
         return CPL_OK;
     return cpli_cuda_launched(device,
                               cpl_cuda_trace_divide(t, n, by, device->stream),
@@ -99,8 +115,6 @@ static cpl_status reserve(cpl_comm *comm, cpli_carries *list)
 {
     cpli_end *ends;
     cpli_table *table;
-    if (list->n == 0)
-        return CPL_OK;
     CPL_TRY(CPL_ALLOC(list->n, &ends));
     for (int64_t i = 0; i < list->n; i++)
         ends[i] = (cpli_end){.from = list->items[i].from_offset,
@@ -108,7 +122,8 @@ static cpl_status reserve(cpl_comm *comm, cpli_carries *list)
                              .bytes = list->items[i].bytes,
                              .place = list->items[i].from};
     cpl_status status =
-        cpli_table_create(comm, ends, list->n, list, false, &table);
+        cpli_table_create(comm, ends, list->n, CPLI_CARRY_PLACES, list, false,
+                          &table);
     cpli_free(ends);
     if (status == CPL_OK)
         list->tables = table;
@@ -152,6 +167,7 @@ static const cpli_device_ops device_ops = {
     .end_capture = cpli_cuda_end_capture,
     .launch = cpli_cuda_launch,
     .drop = cpli_cuda_drop,
+    .moulds = &cpli_cuda_moulds,
 };
 
 /* ---- the door ---- */
