@@ -53,7 +53,7 @@ static size_t grown(const cpli_mould_block *block, size_t bytes)
 static void leave(cpli_mould *mould, cpli_mould_block *block)
 {
     if (block->is_out)
-        cpli_cuda_disown(mould->device, block->memory);
+        cpli_cuda_own(mould->device, block->memory, NULL);
     else
         cpli_cuda_give(mould->device, block->memory);
     block->memory = NULL;
@@ -67,6 +67,7 @@ static cpl_status renew(cpli_mould *mould, cpli_mould_block *block,
         leave(mould, block);
     *block = (cpli_mould_block){0};
     CPL_TRY(cpli_cuda_take_new(mould->device, room, &block->memory));
+    cpli_cuda_own(mould->device, block->memory, mould);
     block->bytes = room;
     return CPL_OK;
 }
@@ -74,6 +75,8 @@ static cpl_status renew(cpli_mould *mould, cpli_mould_block *block,
 cpl_status cpli_mould_take(cpli_mould *mould, size_t bytes, void **out)
 {
     cpli_mould_block *block;
+    if (mould->device->is_capturing)
+        return cpli_cuda_refuse_capture(mould->device, "taking memory");
     CPL_TRY(next_block(mould, &block));
     if (block->memory == NULL || block->is_out || block->bytes < bytes)
         CPL_TRY(renew(mould, block, bytes));

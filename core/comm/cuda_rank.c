@@ -288,8 +288,6 @@ cpl_status cpli_cuda_zero(cpli_cuda *device, void *memory, size_t bytes)
 
 cpl_status cpli_cuda_take(cpli_cuda *device, size_t bytes, void **out)
 {
-    if (device->is_capturing)
-        return cpli_cuda_refuse_capture(device, "taking memory");
     if (device->mould == NULL)
         return cpli_cuda_take_new(device, bytes, out);
     return cpli_mould_take(device->mould, bytes, out);
@@ -299,6 +297,8 @@ cpl_status cpli_cuda_take_new(cpli_cuda *device, size_t bytes, void **out)
 {
     char doing[64];
     void *memory = NULL;
+    if (device->is_capturing)
+        return cpli_cuda_refuse_capture(device, "taking memory");
     CPL_TRY(make_room(device));
     CPL_TRY(cpli_count_block(bytes));
     cudaError_t error = zeroed(device, bytes, &memory);
@@ -307,8 +307,8 @@ cpl_status cpli_cuda_take_new(cpli_cuda *device, size_t bytes, void **out)
         snprintf(doing, sizeof doing, "taking %zu bytes", bytes);
         return cpli_cuda_check(device, error, doing);
     }
-    device->blocks[device->n_blocks++] = (cpli_cuda_block){
-        .memory = memory, .bytes = bytes, .mould = device->mould};
+    device->blocks[device->n_blocks++] =
+        (cpli_cuda_block){.memory = memory, .bytes = bytes};
     *out = memory;
     return CPL_OK;
 }
@@ -332,9 +332,9 @@ static int64_t find_block(const cpli_cuda *device, const void *memory)
     return i;
 }
 
-void cpli_cuda_disown(cpli_cuda *device, const void *memory)
+void cpli_cuda_own(cpli_cuda *device, const void *memory, cpli_mould *mould)
 {
-    device->blocks[find_block(device, memory)].mould = NULL;
+    device->blocks[find_block(device, memory)].mould = mould;
 }
 
 void cpli_cuda_give(cpli_cuda *device, void *memory)

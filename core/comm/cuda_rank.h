@@ -111,11 +111,12 @@ void cpli_cuda_give(cpli_cuda *device, void *memory);
 cpl_status cpli_cuda_upload(cpl_comm *comm, void *to, const void *from,
                             size_t bytes);
 
-/* From CUDA itself, whatever mould is open; zeroed. */
+/* From CUDA itself, whatever mould is open; zeroed. For what lives as long as
+ * the device. */
 cpl_status cpli_cuda_take_new(cpli_cuda *device, size_t bytes, void **out);
 cpl_status cpli_cuda_zero(cpli_cuda *device, void *memory, size_t bytes);
-/* The memory goes back to no mould any more. */
-void cpli_cuda_disown(cpli_cuda *device, const void *memory);
+/* To which mould memory goes back; NULL: to CUDA. */
+void cpli_cuda_own(cpli_cuda *device, const void *memory, cpli_mould *mould);
 
 /* ---- moulds and rehearsals (cuda_mould.c) ---- */
 

@@ -88,8 +88,8 @@ static cpl_status begin(cpli_cuda *device)
     cpl_status status =
         cpli_cuda_pin(device, sizeof *traces->slate, (void **)&traces->slate);
     if (status == CPL_OK)
-        status = cpli_cuda_take(device, sizeof *traces->wrong,
-                                (void **)&traces->wrong);
+        status = cpli_cuda_take_new(device, sizeof *traces->wrong,
+                                    (void **)&traces->wrong);
     if (status == CPL_OK) {
         traces->slate->clean = (cpl_cuda_wrong)CPL_CUDA_NONE_WRONG;
         status = wipe(device);
@@ -143,7 +143,7 @@ static cpl_status make_room_for(cpli_cuda *device, int64_t n_runs, list *one)
         return CPL_OK;
     while (room < n_runs)
         room *= 2;
-    CPL_TRY(cpli_cuda_take(device, bytes_of(room), (void **)&there));
+    CPL_TRY(cpli_cuda_take_new(device, bytes_of(room), (void **)&there));
     cpl_status status =
         cpli_cuda_pin(device, bytes_of(room), (void **)&one->here);
     if (status != CPL_OK) {

@@ -47,4 +47,10 @@ function Capture:replay()
     clib.check(C.cpl_capture_replay(self._ptr), 2)
 end
 
+--- Collective. The same for something else that has the same launches, and counts for itself.
+-- @param rehearsal a `cpl_rehearsal` of it
+function Capture:replay_as(rehearsal)
+    clib.check(C.cpl_capture_replay_as(self._ptr, rehearsal), 2)
+end
+
 return M

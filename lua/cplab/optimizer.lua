@@ -106,16 +106,20 @@ local function doubles_at(tensor)
     return ffi.cast("double *", tensor.data)
 end
 
---- Adds up the squares of all gradients, where they lie.
--- @tparam table parameters cplab.parameters
-function M.measure(parameters)
-    local kernels = parameters:kernels(parameters.wide)
+local function squares_of(parameters)
     local p = ffi.new("cpl_sum_squares", { x = parameters.grads.data, n = parameters.n })
     if not parameters.squares then
-        local bytes = tonumber(kernels.sum_squares_workspace(p))
+        local bytes = tonumber(parameters:kernels(parameters.wide).sum_squares_workspace(p))
         parameters.squares = doubles(parameters, 1)
         parameters.squares_workspace = doubles(parameters, math.ceil(bytes / 8))
     end
+    return p
+end
+
+--- Adds up the squares of all gradients, where they lie.
+-- @tparam table parameters cplab.parameters
+function M.measure(parameters)
+    local kernels, p = parameters:kernels(parameters.wide), squares_of(parameters)
     p.sum, p.workspace = doubles_at(parameters.squares), parameters.squares_workspace.data
     kernels.sum_squares(p)
 end
@@ -183,6 +187,15 @@ local function sgd(parameters, settings, factors)
 end
 
 local UPDATES = { adamw = adamw, sgd = sgd }
+
+--- Takes the memory that steps with such options need beside the parameters, and keep.
+-- @tparam table parameters cplab.parameters
+-- @tparam table options of Stack:run_step
+function M.prepare(parameters, options)
+    if options.backward then squares_of(parameters) end
+    if options.optimizer then parameters.factors = parameters.factors or doubles(parameters, 3) end
+    if options.optimizer == "adamw" then moments_of(parameters) end
+end
 
 --- Changes parameters by their gradients, which are measured, and summed over the group already.
 -- @tparam table parameters cplab.parameters

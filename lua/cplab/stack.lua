@@ -282,6 +282,15 @@ local function place_tokens(self)
     self:set_trace(self.trace)
 end
 
+-- All that hangs on the stream.
+local function take_memory(self)
+    prepare_layers(self)
+    make_conversions(self)
+    make_activations(self)
+    self:prepare_depths()
+    place_tokens(self)
+end
+
 --- Whether a stream has the sequences that the stack was made for, whatever its tokens are.
 function Stack:has_sequences_of(stream)
     return C.cpl_stream_digest(self.stream._ptr) == C.cpl_stream_digest(stream._ptr)
@@ -304,7 +313,8 @@ end
 -- @tparam table t model, stream, comm (`cpl_comm *`), cp, tp, trace (token tracing), recompute
 -- ("layer": blocks keep their input alone, and backward runs each forward again), stages (of
 -- cplab.pipeline.cut; none: one), parameters (those of another stack of the model, as they are;
--- none: new ones, of the model's seed), past (what sequences were before: see cplab.decoder; bound
+-- none: new ones, of the model's seed), mould (in which it is made; none: in memory of its own),
+-- past (what sequences were before: see cplab.decoder; bound
 -- to the layers before they are prepared), faults
 -- (test only: { swap_runs =, skip_back =, drop_handoff =, rope_shift =, drop_merge =, .. }: see
 -- cplab.faults)
@@ -313,7 +323,7 @@ function M.new(t)
         model = t.model, stream = t.stream, comm = t.comm, dtype = t.model.dtype,
         rank = C.cpl_comm_rank(t.comm), size = C.cpl_comm_size(t.comm),
         tp = t.tp or 1, trace = t.trace or false, faults = t.faults or {},
-        kernels = kernels_of(t),
+        kernels = kernels_of(t), mould = t.mould, steps = {},
         layers = {}, places = {}, blocks = {}, conversions = {}, ways = {}, there = {},
         scratch = {}, stages = t.stages, cut = t.stages, recompute = t.recompute,
         lazy = t.model.routes == "lazy",
@@ -326,11 +336,11 @@ function M.new(t)
     make_layers(self)
     if t.past then t.past:bind(self) end
     take_parameters(self, t.parameters)
-    prepare_layers(self)
-    make_conversions(self)
-    make_activations(self)
-    self:prepare_depths()
-    place_tokens(self)
+    if self.mould then
+        self.mould:fill(take_memory, self)
+    else
+        take_memory(self)
+    end
     self.n_labels = tokens.n_labels(self.exit:stream())
     self.n_logits = self.exit:n_local(self.rank)
     if not t.parameters then self.parameters:draw(self.model.seed) end

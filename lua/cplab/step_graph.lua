@@ -1,13 +1,15 @@
---- Steps as graphs. The first step of a stack is launched as it is, and takes the memory that a
--- step needs; if the same step comes again it is captured then, and replayed from then on, with
--- what parameters, moments and tokens are at that time, by a host that asks for one thing. Other
--- sequences mean another stack, and so another graph; cplab.steps keeps several.
+--- Steps as graphs. A step that comes for the first time is launched as it is; if it comes again it
+-- is captured then, and replayed from then on, with what parameters, moments and tokens are then,
+-- by a host that asks for one thing.
+--
+-- What is "the same step"? Where a stack has a mould (cplab.mould) a step is what its launches are:
+-- each new stack is rehearsed once, and a graph serves it if the digest is that of the captured
+-- step, on all ranks. So one graph serves sequences that it was not made for. Elsewhere (NCCL, whose
+-- captures hold counts) a step is its stack and its options.
 -- @module cplab.step_graph
 local capture = require "cplab.capture"
+local comms = require "cplab.comm"
 local optimizers = require "cplab.optimizer"
-
-local Graph = {}
-Graph.__index = Graph
 
 local M = {}
 
@@ -20,24 +22,64 @@ local function key_of(options, traced)
     return optimizers.text(of)
 end
 
--- Collective. What is counted while it is captured is what each replay counts.
-local function new(stack, options)
-    local self = setmetatable({ counted = {} }, Graph)
+-- What conversions count while f walks through a step.
+local function counting(stack, f)
+    local counted = {}
     for _, c in pairs(stack.conversions) do c:reset() end
-    self.capture = capture.of(stack.comm, function() stack:run_step(options) end)
+    local result = f()
     for i, c in pairs(stack.conversions) do
-        self.counted[i] = c:counted()
+        counted[i] = c:counted()
         c:reset()
     end
-    return self
+    return result, counted
 end
 
-local function replay(self, stack)
-    self.capture:replay()
-    for i, c in pairs(stack.conversions) do c:count_again(self.counted[i]) end
+-- Collective. A step of a stack: what tells it from others, and what it counts.
+local function new_step(stack, key, options)
+    local step = { key = key }
+    if not stack.mould then return step end
+    optimizers.prepare(stack.parameters, options)
+    step.rehearsal, step.counted = counting(stack, function()
+        return stack.mould:rehearse(function() stack:run_step(options) end)
+    end)
+    return step
+end
+
+local function step_of(stack, options, traced)
+    local key = key_of(options, traced)
+    stack.steps[key] = stack.steps[key] or new_step(stack, key, options)
+    return stack.steps[key]
+end
+
+-- Collective. Whether two steps have the same launches, on all ranks; each rank has both or lacks
+-- both.
+local function are_same(stack, a, b)
+    if rawequal(a, b) then return true end
+    if not (a and b and a.rehearsal and b.rehearsal) then return false end
+    return comms.wrap(stack.comm):agree(a.rehearsal.digest == b.rehearsal.digest)
+end
+
+-- Collective. A graph of a step.
+local function new_graph(stack, step, options)
+    local graph = { step = step }
+    graph.capture, step.counted = counting(stack, function()
+        return capture.of(stack.comm, function() stack:run_step(options) end)
+    end)
+    return graph
+end
+
+local function replay(graph, stack, step)
+    if step.rehearsal then
+        graph.capture:replay_as(step.rehearsal)
+    else
+        graph.capture:replay()
+    end
+    for i, c in pairs(stack.conversions) do c:count_again(step.counted[i]) end
 end
 
 --- Collective. What to call for the next step of a stack; what is captured for it is captured here.
+-- What is known of steps hangs on the stack's mould, if it has one: { ran = the step that was
+-- launched last, graph = }.
 -- @tparam table stack
 -- @tparam table options of Stack:run_step
 -- @tparam boolean traced whether rows carry their positions
@@ -45,14 +87,17 @@ end
 -- @treturn string "launched", "captured" (and replayed) or "replayed"
 -- @raise what cannot be captured
 function M.step(stack, options, traced)
-    local key = key_of(options, traced)
-    if stack.ran ~= key then
-        stack.ran, stack.graph = key, nil
-        return function() stack:run_step(options) end, "launched"
+    local known = stack.mould or stack
+    local step, how = step_of(stack, options, traced), "replayed"
+    if not (known.graph and are_same(stack, known.graph.step, step)) then
+        known.graph = nil
+        if not are_same(stack, known.ran, step) then
+            known.ran = step
+            return function() stack:run_step(options) end, "launched"
+        end
+        known.graph, how = new_graph(stack, step, options), "captured"
     end
-    local is_new = not stack.graph
-    stack.graph = stack.graph or new(stack, options)
-    return function() replay(stack.graph, stack) end, is_new and "captured" or "replayed"
+    return function() replay(known.graph, stack, step) end, how
 end
 
 return M

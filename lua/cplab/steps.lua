@@ -1,12 +1,14 @@
 --- The steps of a lab: which stream each one has, the stack that runs it, and what was measured.
 -- Where an experiment's stream(case, step) takes the step, each step has a stream of its own.
 -- Streams with the same sequences are run by one stack, others have layouts, routes and a stack of
--- their own; the parameters are the same.
+-- their own; the parameters are the same. With graphs each stack is made in a mould, and the next
+-- one, for other sequences, in the mould of one that is gone: the graph stays.
 -- Steps count from 0.
 -- @module cplab.steps
 local clib = require "clib"
 local experiments = require "cplab.experiment"
 local measure = require "cplab.measure"
+local moulds = require "cplab.mould"
 local stacks = require "cplab.stack"
 local step_graph = require "cplab.step_graph"
 local streams = require "cplab.stream"
@@ -42,8 +44,8 @@ local function serves(stack, stream, fields)
 end
 
 -- Collective. Parameters go on from one stack to the next.
-local function new_stack(stream, fields, parameters)
-    local t = { stream = stream, parameters = parameters }
+local function new_stack(stream, fields, parameters, mould)
+    local t = { stream = stream, parameters = parameters, mould = mould }
     for name, value in pairs(fields) do
         t[name] = value
     end
@@ -71,11 +73,12 @@ local function from_shelf(lab, fields)
             return M.stack_for(table.remove(lab.shelf, i), lab.stream, fields)
         end
     end
-    local parameters = lab.stack and lab.stack.parameters
-    while #lab.shelf >= lab.n_stacks do table.remove(lab.shelf, 1) end
+    local parameters, mould = lab.stack and lab.stack.parameters, nil
+    while #lab.shelf >= lab.n_stacks do mould = table.remove(lab.shelf, 1).mould end
     lab.stack = nil
     collectgarbage() -- it does not know how much hangs on a stack
-    return new_stack(lab.stream, fields, parameters)
+    if lab.has_graphs then mould = mould or moulds.new(lab.comm) end
+    return new_stack(lab.stream, fields, parameters, mould)
 end
 
 --- Collective. The live stack of a lab for a step. On its shelf are the `n_stacks` that were used
@@ -129,9 +132,10 @@ end
 function M.run(lab, options, traced)
     local run = { records = {}, losses = {}, captured = 0, replayed = 0,
         trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" } }
-    lab.n_stacks = options.graphs or 1
+    lab.n_stacks, lab.has_graphs = options.graphs or 1, options.graphs ~= nil
     warm_up(lab, options)
     for i = 1, options.iters do
+        run.stack = nil -- or a stack that makes room would stay
         run.stack = M.stack_at(lab, i - 1)
         run.stack:set_trace(traced)
         local step = next_step(run, run.stack, options, traced)
