@@ -1,0 +1,100 @@
+-- Exchanges that are made in a mould, for one stream after the other: a graph that was captured for
+-- one serves the others, as far as there is room.
+local device = require "spec.support.on_device"
+
+local it_there = device.it(it, pending)
+
+-- For each stream: whether its launches are those of the one before, what is wrong after a replay of
+-- the first graph with these launches, and what was counted: of the rehearsal and of launches.
+local function serve(comm, streams)
+    local C = require("clib").C
+    local capture = require "cplab.capture"
+    local moulds = require "cplab.mould"
+    local t = require "spec.support.mould_rank"
+    local mould, out, made = moulds.new(comm._ptr), {}, nil
+    local digest, graph
+    for i, lengths in ipairs(streams) do
+        made = nil
+        collectgarbage()
+        made = mould:fill(t.make, comm, lengths)
+        local rehearsal = mould:rehearse(function() t.work(made) end)
+        t.fill(made)
+        local bytes = tonumber(C.cpl_counters_here().sent_bytes)
+        t.work(made)
+        bytes = tonumber(C.cpl_counters_here().sent_bytes) - bytes
+        local row = { launched = t.wrong(comm, made), bytes = bytes,
+            rehearsed = tonumber(rehearsal.counted.sent_bytes) }
+        row.same = comm:agree(digest == rehearsal.digest)
+        if not row.same then
+            graph = nil
+            graph = capture.of(comm._ptr, function() t.work(made) end)
+        end
+        digest = rehearsal.digest
+        t.fill(made)
+        graph:replay_as(rehearsal)
+        row.replayed = t.wrong(comm, made)
+        out[i] = row
+    end
+    return out
+end
+
+local function refuse(comm)
+    local moulds = require "cplab.mould"
+    local t = require "spec.support.mould_rank"
+    local mould = moulds.new(comm._ptr)
+    if not mould then return "none" end
+    local made = mould:fill(t.make, comm, { 8 * comm:size() })
+    local ok, message = pcall(mould.rehearse, mould, function()
+        t.work(made)
+        made.legs[1].dst:look()
+    end)
+    -- It has ended all the same.
+    t.fill(made)
+    t.work(made)
+    return { ok = ok, message = message, wrong = t.wrong(comm, made) }
+end
+
+-- All have 48 positions a rank of 4.
+local function streams_of(n)
+    local function times(list)
+        local out = {}
+        for i, length in ipairs(list) do out[i] = length * n / 4 end
+        return out
+    end
+    return { times { 192 }, times { 64, 64, 32, 32 }, times { 32, 96, 64 }, times { 128, 64 },
+        times { 32, 32, 32, 32, 64 }, times { 192 }, times { 64, 64, 32, 32 } }
+end
+
+describe("moulds", function()
+    for _, n in ipairs { 1, 2, 4, 10 } do
+        it_there(("let a graph of exchanges serve other streams, on %d ranks"):format(n), function()
+            local results = device.run("direct", n, serve, streams_of(n % 4 == 0 and n or 4 * n))
+            local same = {}
+            for rank, rows in ipairs(results) do
+                for i, row in ipairs(rows) do
+                    same[i] = row.same
+                    assert.same({}, row.launched, ("rank %d, stream %d"):format(rank - 1, i))
+                    assert.same({}, row.replayed, ("rank %d, stream %d"):format(rank - 1, i))
+                    assert.equal(row.bytes, row.rehearsed)
+                end
+            end
+            assert.is_false(same[1])
+            -- What came once has room ever after.
+            assert.same({ true, true }, { same[6], same[7] })
+        end)
+    end
+
+    it_there("refuse to wait in a rehearsal", function()
+        for _, result in ipairs(device.run("direct", 2, refuse)) do
+            assert.is_false(result.ok)
+            assert.truthy(result.message:find("a download in a capture: nothing there may wait for "
+                .. "the device or take its memory", 1, true), result.message)
+            assert.same({}, result.wrong)
+        end
+    end)
+
+    it_there("are not there by NCCL, and not on the cpu", function()
+        assert.same({ "none", "none" }, device.run("nccl", 2, refuse))
+        assert.same({ "none" }, require "spec.support.ranks".run(1, refuse))
+    end)
+end)
