@@ -4,8 +4,8 @@
 --
 -- What is "the same step"? Where a stack has a mould (cplab.mould) a step is what its launches are:
 -- each new stack is rehearsed once, and a graph serves it if the digest is that of the captured
--- step, on all ranks. So one graph serves sequences that it was not made for. Elsewhere (NCCL, whose
--- captures hold counts) a step is its stack and its options.
+-- step, on all ranks. So one graph serves sequences that it was not made for. Elsewhere (by NCCL,
+-- whose captures hold counts) a step is its stack and its options.
 -- @module cplab.step_graph
 local capture = require "cplab.capture"
 local comms = require "cplab.comm"
