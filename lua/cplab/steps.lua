@@ -65,18 +65,26 @@ function M.stack_for(old, stream, fields)
     return new_stack(stream, fields, old and old.parameters)
 end
 
--- Collective. One that is off the shelf, or a new one, for which those that were used longest ago
--- make room.
+-- Makes room for a stack on the shelf: those that were used longest ago go, and the mould of the
+-- last one of them stays. In a function of its own, whose frame does not keep them from the
+-- collector, which does not know how much hangs on a stack.
+local function make_room(lab)
+    local mould
+    while #lab.shelf >= lab.n_stacks do mould = table.remove(lab.shelf, 1).mould end
+    lab.stack = nil
+    return mould
+end
+
+-- Collective. One that is off the shelf, or a new one.
 local function from_shelf(lab, fields)
     for i = #lab.shelf, 1, -1 do
         if serves(lab.shelf[i], lab.stream, fields) then
             return M.stack_for(table.remove(lab.shelf, i), lab.stream, fields)
         end
     end
-    local parameters, mould = lab.stack and lab.stack.parameters, nil
-    while #lab.shelf >= lab.n_stacks do mould = table.remove(lab.shelf, 1).mould end
-    lab.stack = nil
-    collectgarbage() -- it does not know how much hangs on a stack
+    local parameters = lab.stack and lab.stack.parameters
+    local mould = make_room(lab)
+    collectgarbage()
     if lab.has_graphs then mould = mould or moulds.new(lab.comm) end
     return new_stack(lab.stream, fields, parameters, mould)
 end
@@ -123,6 +131,17 @@ local function warm_up(lab, options)
     M.stack_at(lab, 0).parameters:draw(lab.model.seed)
 end
 
+-- Collective. Step i, from 1, of a run. In a function of its own: see make_room.
+local function run_step(lab, run, options, traced, i)
+    run.stack = nil
+    run.stack = M.stack_at(lab, i - 1)
+    run.stack:set_trace(traced)
+    local step = next_step(run, run.stack, options, traced)
+    run.records[i] = measure.iteration(run.stack, step)
+    run.losses[i] = run.stack:read_step(options)
+    M.add_trace(lab.comm, run.trace)
+end
+
 --- Collective. Runs warm-up steps and then the measured ones, from the initial parameters.
 -- @tparam table lab
 -- @tparam table options iters, warmup, backward, graphs, and the settings of an optimizer
@@ -134,15 +153,7 @@ function M.run(lab, options, traced)
         trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" } }
     lab.n_stacks, lab.has_graphs = options.graphs or 1, options.graphs ~= nil
     warm_up(lab, options)
-    for i = 1, options.iters do
-        run.stack = nil -- or a stack that makes room would stay
-        run.stack = M.stack_at(lab, i - 1)
-        run.stack:set_trace(traced)
-        local step = next_step(run, run.stack, options, traced)
-        run.records[i] = measure.iteration(run.stack, step)
-        run.losses[i] = run.stack:read_step(options)
-        M.add_trace(lab.comm, run.trace)
-    end
+    for i = 1, options.iters do run_step(lab, run, options, traced, i) end
     return run
 end
 

@@ -4,36 +4,11 @@ local device = require "spec.support.on_device"
 
 local it_there = device.it(it, pending)
 
--- For each stream: whether its launches are those of the one before, what is wrong after a replay
--- of the last graph, and what was counted, in the rehearsal and by launches.
 local function serve(comm, streams)
-    local C = require("clib").C
-    local capture = require "cplab.capture"
-    local moulds = require "cplab.mould"
-    local t = require "spec.support.mould_rank"
-    local mould, out, now = moulds.new(comm._ptr), {}, {}
+    local now, out = { mould = require("cplab.mould").new(comm._ptr) }, {}
     for i, lengths in ipairs(streams) do
-        now.made = nil
         collectgarbage()
-        now.made = mould:fill(t.make, comm, lengths)
-        local made = now.made
-        local rehearsal = mould:rehearse(function() t.work(made) end)
-        t.fill(made)
-        local bytes = tonumber(C.cpl_counters_here().sent_bytes)
-        t.work(made)
-        bytes = tonumber(C.cpl_counters_here().sent_bytes) - bytes
-        local row = { launched = t.wrong(comm, made), bytes = bytes,
-            rehearsed = tonumber(rehearsal.counted.sent_bytes) }
-        row.same = comm:agree(now.digest == rehearsal.digest)
-        if not row.same then
-            now.graph = nil
-            now.graph = capture.of(comm._ptr, function() t.work(made) end)
-        end
-        now.digest = rehearsal.digest
-        t.fill(made)
-        now.graph:replay_as(rehearsal)
-        row.replayed = t.wrong(comm, made)
-        out[i] = row
+        out[i] = require "spec.support.mould_rank".serve(comm, now, lengths)
     end
     return out
 end

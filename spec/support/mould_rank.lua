@@ -1,5 +1,6 @@
 --- A rank's exchanges for one stream, made in a mould: to another layout, on the spot, to the keys
 -- that queries see, to what lies before spans, and back. All streams have as many positions.
+local capture = require "cplab.capture"
 local clib = require "clib"
 local cplab = require "cplab"
 local exchange = require "cplab.exchange"
@@ -87,6 +88,30 @@ function M.wrong(comm, t)
     end
     if t.swap.src:first_wrong(t.swap.to) then wrong[#wrong + 1] = "on the spot" end
     return wrong
+end
+
+--- One stream: whether its launches are those of the one before, what is wrong after a replay of the
+-- last graph, and what was counted, in the rehearsal and by launches. In a function of its own,
+-- whose frame does not keep what was made.
+function M.serve(comm, now, lengths)
+    local made = now.mould:fill(M.make, comm, lengths)
+    local rehearsal = now.mould:rehearse(function() M.work(made) end)
+    M.fill(made)
+    local bytes = tonumber(clib.C.cpl_counters_here().sent_bytes)
+    M.work(made)
+    bytes = tonumber(clib.C.cpl_counters_here().sent_bytes) - bytes
+    local row = { launched = M.wrong(comm, made), bytes = bytes,
+        rehearsed = tonumber(rehearsal.counted.sent_bytes) }
+    row.same = comm:agree(now.digest == rehearsal.digest)
+    if not row.same then
+        now.graph = nil
+        now.graph = capture.of(comm._ptr, function() M.work(made) end)
+    end
+    now.digest = rehearsal.digest
+    M.fill(made)
+    now.graph:replay_as(rehearsal)
+    row.replayed = M.wrong(comm, made)
+    return row
 end
 
 return M
