@@ -19,10 +19,11 @@ local n_open = 0 -- captures that this rank is making
 -- or take memory of it, so run it once before.
 -- @param comm `cpl_comm *`
 -- @tparam function f
+-- @param ?keeps what the memory belongs to that f works on, and is kept with the graph; f itself
 -- @treturn Capture
 -- @raise the rows are on the cpu; what cannot be captured; what f raises. If it did so on this rank
 -- alone, ranks that wait for this one fail with that, too
-function M.of(comm, f)
+function M.of(comm, f, keeps)
     local out = ffi.new "cpl_capture *[1]"
     clib.check(C.cpl_capture_begin(comm, out), 2)
     local capture = ffi.gc(out[0], C.cpl_capture_destroy)
@@ -34,7 +35,7 @@ function M.of(comm, f)
         error(message, 0)
     end
     clib.check(C.cpl_capture_end(capture), 2)
-    return setmetatable({ _ptr = capture, _f = f }, Capture) -- f keeps what it works on
+    return setmetatable({ _ptr = capture, _keeps = keeps or f }, Capture)
 end
 
 --- Whether a capture is being made: what is done now is done by replays alone.

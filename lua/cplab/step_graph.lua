@@ -63,7 +63,7 @@ end
 local function new_graph(stack, step, options)
     local graph = { step = step }
     graph.capture, step.counted = counting(stack, function()
-        return capture.of(stack.comm, function() stack:run_step(options) end)
+        return capture.of(stack.comm, function() stack:run_step(options) end, stack.mould)
     end)
     return graph
 end

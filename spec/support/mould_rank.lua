@@ -90,8 +90,8 @@ function M.wrong(comm, t)
     return wrong
 end
 
---- One stream: whether its launches are those of the one before, what is wrong after a replay of the
--- last graph, and what was counted, in the rehearsal and by launches. In a function of its own,
+--- One stream: whether its launches are those of the one before, what is wrong after a replay of
+-- the last graph, and what was counted, in the rehearsal and by launches. In a function of its own,
 -- whose frame does not keep what was made.
 function M.serve(comm, now, lengths)
     local made = now.mould:fill(M.make, comm, lengths)
@@ -105,7 +105,7 @@ function M.serve(comm, now, lengths)
     row.same = comm:agree(now.digest == rehearsal.digest)
     if not row.same then
         now.graph = nil
-        now.graph = capture.of(comm._ptr, function() M.work(made) end)
+        now.graph = capture.of(comm._ptr, function() M.work(made) end, now.mould)
     end
     now.digest = rehearsal.digest
     M.fill(made)
