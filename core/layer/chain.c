@@ -28,50 +28,72 @@ static bool is_middle(const cpl_link *link)
     return has_prev(link) && has_next(link);
 }
 
+/* What kernels find beyond the members are spans without rows, and no index. */
 static cpl_status make_subset(const cpli_chain *chain,
                               bool (*member)(const cpl_link *),
                               cpli_subset *subset)
 {
+    const cpl_place *place = chain->place;
     cpli_lists *lists = &chain->layer->lists;
-    CPL_TRY(CPLI_LIST_MAKE(lists, chain->place->n_spans, &subset->spans));
-    CPL_TRY(CPLI_LIST_MAKE(lists, chain->place->n_spans, &subset->index));
+    cpl_span *spans;
+    CPL_TRY(CPLI_LIST_MAKE(lists, place->n_spans, &spans));
+    CPL_TRY(CPLI_LIST_MAKE(lists, place->n_spans, &subset->index));
     subset->n = 0;
-    for (int64_t i = 0; i < chain->place->n_spans; i++)
-        if (member(&chain->place->links[i])) {
-            subset->spans[subset->n] = chain->place->spans[i];
+    for (int64_t i = 0; i < place->n_spans; i++)
+        if (member(&place->links[i])) {
+            spans[subset->n] = place->spans[i];
             subset->index[subset->n++] = i;
         }
-    CPL_TRY(
-        CPLI_LIST_SEND(lists, subset->spans, subset->n, &subset->kernel_spans));
-    return CPLI_LIST_SEND(lists, subset->index, subset->n,
-                          &subset->kernel_index);
+    subset->room = cpli_room(place->memory, subset->n);
+    CPL_TRY(CPLI_LIST_PAD(lists, spans, subset->n, subset->room,
+                          CPLI_BEYOND_EMPTY, &subset->kernel_spans));
+    return CPLI_LIST_PAD(lists, subset->index, subset->n, subset->room,
+                         CPLI_BEYOND_NOWHERE, &subset->kernel_index);
 }
 
-/* A counting sort: first[hop] runs from where the members of a hop begin to
- * where they end, and is then moved on by one. */
-static cpl_status order_by_hop(const cpli_chain *chain, cpli_subset *subset)
+/* Sets first[hop] to where the members of a hop have their place, for hops up
+ * to n_hops + 1: one hop behind the other, or with room all hops alike. */
+static void place_hops(const cpli_chain *chain, const cpli_subset *subset,
+                       int64_t *first)
+{
+    const cpl_place *place = chain->place;
+    int64_t most = 0;
+    for (int64_t i = 0; i < subset->n; i++) {
+        int64_t hop = place->links[subset->index[i]].level;
+        most = cpli_max(most, ++first[hop + 1]);
+    }
+    most = cpli_room(place->memory, most);
+    for (int64_t hop = 1; hop <= chain->n_hops; hop++)
+        first[hop + 1] =
+            first[hop] + (cpli_has_room(place->memory) ? most : first[hop + 1]);
+}
+
+/* The members in the order of their hops. A middle's transition has the number
+ * that it has among the middles, which are in the order of spans, too. */
+static cpl_status make_turns(const cpli_chain *chain, const cpli_subset *subset,
+                             cpli_turns *turns)
 {
     cpli_lists *lists = &chain->layer->lists;
-    const cpl_link *links = chain->place->links;
-    CPL_TRY(CPLI_LIST_MAKE(lists, chain->n_hops + 2, &subset->first));
-    CPL_TRY(CPLI_LIST_MAKE(lists, subset->n, &subset->member));
-    CPL_TRY(CPLI_LIST_MAKE(lists, subset->n, &subset->span));
-    int64_t *first = subset->first;
-    for (int64_t i = 0; i < subset->n; i++)
-        first[links[subset->index[i]].level + 1]++;
-    for (int64_t hop = 0; hop <= chain->n_hops; hop++)
-        first[hop + 1] += first[hop];
-    for (int64_t i = 0; i < subset->n; i++) {
-        int64_t at = first[links[subset->index[i]].level]++;
-        subset->member[at] = i;
-        subset->span[at] = subset->index[i];
+    int64_t *next, *span, *transition_of, *offset_of;
+    CPL_TRY(CPLI_LIST_MAKE(lists, chain->n_hops + 2, &turns->first));
+    CPL_TRY(CPLI_LIST_MAKE(lists, chain->n_hops + 2, &next));
+    place_hops(chain, subset, turns->first);
+    memcpy(next, turns->first, (size_t)(chain->n_hops + 2) * sizeof *next);
+    int64_t n = turns->first[chain->n_hops + 1];
+    CPL_TRY(CPLI_LIST_MAKE(lists, n, &span));
+    CPL_TRY(CPLI_LIST_MAKE(lists, n, &transition_of));
+    CPL_TRY(CPLI_LIST_MAKE(lists, n, &offset_of));
+    memset(span, CPLI_BEYOND_NOWHERE, (size_t)n * sizeof *span);
+    for (int64_t i = 0, middle = 0; i < subset->n; i++) {
+        const cpl_link *link = &chain->place->links[subset->index[i]];
+        int64_t at = next[link->level]++;
+        span[at] = subset->index[i];
+        transition_of[at] = is_middle(link) ? middle++ : -1;
+        offset_of[at] = i;
     }
-    for (int64_t hop = chain->n_hops + 1; hop > 0; hop--)
-        first[hop] = first[hop - 1];
-    first[0] = 0;
-    CPL_TRY(CPLI_LIST_SEND(lists, subset->member, subset->n,
-                           &subset->kernel_member));
-    return CPLI_LIST_SEND(lists, subset->span, subset->n, &subset->kernel_span);
+    CPL_TRY(CPLI_LIST_SEND(lists, span, n, &turns->span));
+    CPL_TRY(CPLI_LIST_SEND(lists, transition_of, n, &turns->transition_of));
+    return CPLI_LIST_SEND(lists, offset_of, n, &turns->offset_of);
 }
 
 static cpl_status make_ends(cpli_chain *chain)
@@ -84,7 +106,8 @@ static cpl_status make_ends(cpli_chain *chain)
         int64_t span = followers->index[i];
         ends[i] = has_next(&chain->place->links[span]) ? -1 : span;
     }
-    return CPLI_LIST_SEND(lists, ends, followers->n, &chain->ends);
+    return CPLI_LIST_PAD(lists, ends, followers->n, followers->room,
+                         CPLI_BEYOND_NOWHERE, &chain->ends);
 }
 
 static int compare_segments(const void *a, const void *b)
@@ -106,8 +129,8 @@ static void hop_segments(const cpli_chain *chain, int64_t hop,
     const cpl_stream *stream = cpl_layout_stream(chain->place->layout);
     *part = (cpl_route_part){.sends = sends,
                              .receives = receives,
-                             .n_source_rows = chain->place->n_spans,
-                             .n_target_rows = chain->place->n_spans};
+                             .n_source_rows = chain->place->n_kernel_spans,
+                             .n_target_rows = chain->place->n_kernel_spans};
     for (int64_t i = 0; i < chain->place->n_spans; i++) {
         const cpl_span *span = &chain->place->spans[i];
         const cpl_link *link = &chain->place->links[i];
@@ -138,41 +161,64 @@ static int64_t state_width(const cpli_chain *chain)
     return chain->heads * chain->key_dim * chain->value_dim;
 }
 
+/* With room every rank has a plan for every hop, of nothing where it has no
+ * part. */
 static cpl_status make_plans(cpli_chain *chain, cpl_segment *sends,
                              cpl_segment *receives)
 {
+    const cpl_place *place = chain->place;
     for (int64_t hop = 1; hop <= chain->n_hops; hop++) {
         cpl_route_part part;
         hop_segments(chain, hop, sends, receives, &part);
-        if (part.n_sends + part.n_receives > 0)
-            CPL_TRY(cpli_plan_from_parts(&part, chain->place->comm,
-                                         chain->layer->wide, state_width(chain),
+        if (part.n_sends + part.n_receives > 0 || cpli_has_room(place->memory))
+            CPL_TRY(cpli_plan_from_parts(&part, place->comm, chain->layer->wide,
+                                         state_width(chain),
                                          &chain->plans[hop]));
     }
     return CPL_OK;
 }
 
+static int64_t own_hops(const cpl_place *place)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < place->n_spans; i++) {
+        const cpl_link *link = &place->links[i];
+        n = cpli_max(n, has_next(link) ? link->level + 1 : link->level);
+    }
+    return n;
+}
+
+static cpl_status most_hops(const cpl_place *place, int64_t *out)
+{
+    cpl_hop *hops;
+    int64_t n;
+    CPL_TRY(cpl_layout_hops(place->layout, &hops, &n));
+    *out = cpli_most(place->memory, n > 0 ? hops[n - 1].level : 0);
+    cpl_free(hops);
+    return CPL_OK;
+}
+
 static cpl_status prepare_hops(cpli_chain *chain)
 {
-    for (int64_t i = 0; i < chain->place->n_spans; i++) {
-        const cpl_link *link = &chain->place->links[i];
-        int64_t last = has_next(link) ? link->level + 1 : link->level;
-        chain->n_hops = cpli_max(chain->n_hops, last);
-    }
+    const cpl_place *place = chain->place;
+    chain->n_hops = own_hops(place);
+    if (cpli_has_room(place->memory))
+        CPL_TRY(most_hops(place, &chain->n_hops));
     CPL_TRY(CPL_ALLOC(chain->n_hops + 1, &chain->plans));
     cpl_segment *segments;
-    CPL_TRY(CPL_ALLOC(2 * chain->place->n_spans, &segments));
-    cpl_status status =
-        make_plans(chain, segments, segments + chain->place->n_spans);
+    CPL_TRY(CPL_ALLOC(2 * place->n_spans, &segments));
+    cpl_status status = make_plans(chain, segments, segments + place->n_spans);
     cpli_free(segments);
     return status;
 }
 
+/* Of any of the subsets. */
 static size_t summary_workspace(const cpli_chain *chain, const cpl_gdn *gdn)
 {
     const cpl_kernels *kernels = chain->layer->kernels;
     cpl_gdn_summary summary = {.gdn = *gdn};
-    cpl_gdn_summary_backward backward = {.gdn = *gdn};
+    summary.gdn.n_spans = chain->place->n_kernel_spans;
+    cpl_gdn_summary_backward backward = {.gdn = summary.gdn};
     size_t bytes = kernels->gdn_summary_workspace(&summary);
     size_t more = kernels->gdn_summary_backward_workspace(&backward);
     return bytes > more ? bytes : more;
@@ -180,11 +226,11 @@ static size_t summary_workspace(const cpli_chain *chain, const cpl_gdn *gdn)
 
 static cpl_status prepare_buffers(cpli_chain *chain, const cpl_gdn *gdn)
 {
-    int64_t n_spans = chain->place->n_spans;
+    int64_t n_spans = chain->place->n_kernel_spans;
     int64_t state = state_width(chain);
     int64_t square = chain->heads * chain->key_dim * chain->key_dim;
-    int64_t n_heads = chain->heads_of_chains.n;
-    int64_t n_middles = chain->middles.n;
+    int64_t n_heads = chain->heads_of_chains.room;
+    int64_t n_middles = chain->middles.room;
     const cpli_buffer buffers[] = {
         {&chain->state_in, n_spans, state, CPLI_KEPT | CPLI_WIDE},
         {&chain->state_out, n_spans, state, CPLI_SCRATCH | CPLI_WIDE},
@@ -193,7 +239,7 @@ static cpl_status prepare_buffers(cpli_chain *chain, const cpl_gdn *gdn)
         {&chain->transition, n_middles, square, CPLI_KEPT | CPLI_WIDE},
         {&chain->head_offset, n_heads, state, CPLI_SCRATCH | CPLI_WIDE},
         {&chain->middle_offset, n_middles, state, CPLI_SCRATCH | CPLI_WIDE},
-        {&chain->back_offset, chain->followers.n, state,
+        {&chain->back_offset, chain->followers.room, state,
          CPLI_SCRATCH | CPLI_WIDE},
     };
     CPL_TRY(cpli_layer_buffers(chain->layer, buffers,
@@ -214,8 +260,8 @@ cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,
     CPL_TRY(make_subset(chain, is_middle, &chain->middles));
     CPL_TRY(make_subset(chain, has_prev, &chain->followers));
     CPL_TRY(prepare_hops(chain));
-    CPL_TRY(order_by_hop(chain, &chain->middles));
-    CPL_TRY(order_by_hop(chain, &chain->followers));
+    CPL_TRY(make_turns(chain, &chain->middles, &chain->middle_turns));
+    CPL_TRY(make_turns(chain, &chain->followers, &chain->follower_turns));
     CPL_TRY(make_ends(chain));
     return prepare_buffers(chain, gdn);
 }
@@ -230,12 +276,6 @@ void cpli_chain_release(cpli_chain *chain)
 
 /* ---- execution ---- */
 
-static void *state_of(const cpli_chain *chain, const cpl_tensor *states,
-                      int64_t i)
-{
-    return cpli_at_wide(chain->layer, states->data, i * state_width(chain));
-}
-
 /* State to[i] of `y` becomes state from[i] of `x`; NULL: i itself. */
 static void copy_states(const cpli_chain *chain, int64_t n, const cpl_tensor *x,
                         const int64_t *from, const cpl_tensor *y,
@@ -246,39 +286,11 @@ static void copy_states(const cpli_chain *chain, int64_t n, const cpl_tensor *x,
                             y->data, to);
 }
 
-/* out = M in + out, all heads at once (M' in the backward). States are wide,
- * and the kernels of the wide dtype multiply them. */
-static void apply_transition(const cpli_chain *chain, int64_t middle,
-                             bool transpose, const void *in, void *out)
-{
-    const cpl_layer *layer = chain->layer;
-    int64_t K = chain->key_dim;
-    int64_t V = chain->value_dim;
-    layer->wide_kernels->matmul(
-        &(cpl_matmul){.a = cpli_at_wide(layer, chain->transition->data,
-                                        middle * chain->heads * K * K),
-                      .b = in,
-                      .c = out,
-                      .m = K,
-                      .n = V,
-                      .k = K,
-                      .lda = K,
-                      .ldb = V,
-                      .ldc = V,
-                      .transpose_a = transpose,
-                      .alpha = 1,
-                      .beta = 1,
-                      .batch = chain->heads,
-                      .a_step = K * K,
-                      .b_step = K * V,
-                      .c_step = K * V});
-}
-
 static cpl_gdn restrict_to(const cpl_gdn *gdn, const cpli_subset *subset)
 {
     cpl_gdn restricted = *gdn;
     restricted.spans = subset->kernel_spans;
-    restricted.n_spans = subset->n;
+    restricted.n_spans = subset->room;
     restricted.state_in = NULL;
     restricted.state_out = NULL;
     return restricted;
@@ -294,7 +306,7 @@ static void summarise(cpli_chain *chain, const cpl_gdn *gdn,
                                .offset = offset->data,
                                .workspace = chain->workspace};
     summary.gdn.state_in = state_in;
-    if (subset->n > 0)
+    if (subset->room > 0)
         chain->layer->kernels->gdn_summary(&summary);
 }
 
@@ -303,11 +315,11 @@ static void summarise(cpli_chain *chain, const cpl_gdn *gdn,
 static void begin_chains(cpli_chain *chain, const cpl_gdn *gdn)
 {
     const cpli_subset *heads = &chain->heads_of_chains;
-    copy_states(chain, heads->n, chain->state_in, heads->kernel_index,
+    copy_states(chain, heads->room, chain->state_in, heads->kernel_index,
                 chain->head_offset, NULL);
     summarise(chain, gdn, heads, chain->head_offset->data, NULL,
               chain->head_offset);
-    copy_states(chain, heads->n, chain->head_offset, NULL, chain->state_out,
+    copy_states(chain, heads->room, chain->head_offset, NULL, chain->state_out,
                 heads->kernel_index);
 }
 
@@ -329,25 +341,23 @@ static cpl_status run_hop(cpli_chain *chain, int64_t hop, bool adjoint)
     return CPL_OK;
 }
 
-/* For the members of a subset that have their turn at a hop: their states of x
- * become those of their spans in y. */
-static void copy_of_hop(const cpli_chain *chain, const cpli_subset *subset,
-                        int64_t hop, const cpl_tensor *x, const cpl_tensor *y)
+/* The members that have their turn at a hop hand on what they got: M in + B, or
+ * in the backward M' in + b. */
+static void carry(const cpli_chain *chain, int64_t hop, const cpli_turns *turns,
+                  const cpl_gdn_carry *states)
 {
-    int64_t first = subset->first[hop];
-    copy_states(chain, subset->first[hop + 1] - first, x,
-                subset->kernel_member + first, y, subset->kernel_span + first);
-}
-
-/* out += M in for the middles of a hop (M' in the backward). */
-static void apply_of_hop(const cpli_chain *chain, int64_t hop, bool transpose,
-                         const cpl_tensor *in, const cpl_tensor *out)
-{
-    const cpli_subset *middles = &chain->middles;
-    for (int64_t i = middles->first[hop]; i < middles->first[hop + 1]; i++)
-        apply_transition(chain, middles->member[i], transpose,
-                         state_of(chain, in, middles->span[i]),
-                         state_of(chain, out, middles->span[i]));
+    cpl_gdn_carry of_hop = *states;
+    int64_t first = turns->first[hop];
+    of_hop.transition = chain->transition->data;
+    of_hop.span = turns->span + first;
+    of_hop.transition_of = turns->transition_of + first;
+    of_hop.offset_of = turns->offset_of + first;
+    of_hop.n = turns->first[hop + 1] - first;
+    of_hop.heads = chain->heads;
+    of_hop.key_dim = chain->key_dim;
+    of_hop.value_dim = chain->value_dim;
+    if (of_hop.n > 0)
+        chain->layer->wide_kernels->gdn_carry(&of_hop);
 }
 
 /* A fault: one after the other, each takes the state of the next. */
@@ -364,11 +374,13 @@ cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
     begin_chains(chain, gdn);
     summarise(chain, gdn, &chain->middles, NULL, chain->transition,
               chain->middle_offset);
+    const cpl_gdn_carry states = {.in = chain->state_in->data,
+                                  .offset = chain->middle_offset->data,
+                                  .out = chain->state_out->data};
     for (int64_t hop = 1; hop <= chain->n_hops; hop++) {
         CPL_TRY(run_hop(chain, hop, false));
-        copy_of_hop(chain, &chain->middles, hop, chain->middle_offset,
-                    chain->state_out);
-        apply_of_hop(chain, hop, false, chain->state_in, chain->state_out);
+        if (hop < chain->n_hops) /* at the last one all chains have ended */
+            carry(chain, hop, &chain->middle_turns, &states);
     }
     if (cpl_faults_here()->drop_handoff != 0)
         CPL_TRY(cpl_tensor_fill(chain->state_in, 0));
@@ -381,14 +393,14 @@ cpl_status cpli_chain_forward(cpli_chain *chain, const cpl_gdn *gdn)
 static void end_chains(cpli_chain *chain, const cpl_gdn *gdn, const void *d_o)
 {
     const cpli_subset *followers = &chain->followers;
-    copy_states(chain, followers->n, chain->d_state_out, chain->ends,
+    copy_states(chain, followers->room, chain->d_state_out, chain->ends,
                 chain->back_offset, NULL);
     cpl_gdn_summary_backward summary = {.gdn = restrict_to(gdn, followers),
                                         .d_o = d_o,
                                         .d_state_out = chain->back_offset->data,
                                         .offset = chain->back_offset->data,
                                         .workspace = chain->workspace};
-    if (followers->n > 0)
+    if (followers->room > 0)
         chain->layer->kernels->gdn_summary_backward(&summary);
 }
 
@@ -396,10 +408,12 @@ cpl_status cpli_chain_backward(cpli_chain *chain, const cpl_gdn *gdn,
                                const void *d_o)
 {
     end_chains(chain, gdn, d_o);
+    const cpl_gdn_carry states = {.in = chain->d_state_out->data,
+                                  .offset = chain->back_offset->data,
+                                  .out = chain->d_state_in->data,
+                                  .transpose = true};
     for (int64_t hop = chain->n_hops; hop >= 1; hop--) {
-        copy_of_hop(chain, &chain->followers, hop, chain->back_offset,
-                    chain->d_state_in);
-        apply_of_hop(chain, hop, true, chain->d_state_out, chain->d_state_in);
+        carry(chain, hop, &chain->follower_turns, &states);
         CPL_TRY(run_hop(chain, hop, true));
     }
     return CPL_OK;

@@ -15,36 +15,43 @@
 
 #include "layer.h"
 
-/* Spans that are alike in what they need, by their numbers in the place. Of two
- * lists the second is where kernels read it. */
+/* Spans that are alike in what they need, by their numbers in the place. */
 typedef struct cpli_subset {
     int64_t n;
-    cpl_span *spans, *kernel_spans;
-    int64_t *index, *kernel_index;
-    /* Members, and their spans, in the order of the hop at which they have
-     * their turn: those of a hop from first[hop] on. */
-    int64_t *first;
-    int64_t *member, *kernel_member;
-    int64_t *span, *kernel_span;
+    int64_t *index;
+    /* Where kernels read them, with room (cpli_room). */
+    int64_t room;
+    cpl_span *kernel_spans;
+    int64_t *kernel_index;
 } cpli_subset;
+
+/* The members of a subset in the order of the hop at which they have their
+ * turn: those of a hop from first[hop] on, with room as many at every hop. The
+ * lists are cpl_gdn_carry's, where kernels read them. */
+typedef struct cpli_turns {
+    int64_t *first; /* [n_hops + 2] */
+    int64_t *span, *transition_of, *offset_of;
+} cpli_turns;
 
 typedef struct cpli_chain {
     cpl_layer *layer;
     int64_t heads, key_dim, value_dim; /* value heads */
 
     const cpl_place *place; /* whose spans and links these are */
-    int64_t n_hops;         /* of this rank: its hops are 1 .. n_hops */
-    cpl_plan **plans;       /* [n_hops + 1]; NULL where this rank has no part */
+    /* The hops of this rank are 1 .. n_hops; with room those of all ranks. */
+    int64_t n_hops;
+    cpl_plan **plans; /* [n_hops + 1]; NULL where this rank has no part */
 
     /* Spans that the summaries are made for. */
     cpli_subset
         heads_of_chains;   /* first of a chain, with a successor: B only */
     cpli_subset middles;   /* with predecessor and successor: M and B */
     cpli_subset followers; /* with a predecessor: b of the backward */
+    cpli_turns middle_turns, follower_turns;
     int64_t *ends; /* of the followers: the span, where the chain ends with it,
                       or -1; for kernels */
 
-    cpl_tensor *state_in, *state_out;     /* [n_spans, H * K * V] */
+    cpl_tensor *state_in, *state_out;     /* [n_kernel_spans, H * K * V] */
     cpl_tensor *d_state_in, *d_state_out; /* likewise */
     cpl_tensor *transition;               /* M: [middles, H * K * K] */
     cpl_tensor *head_offset, *middle_offset, *back_offset;

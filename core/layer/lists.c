@@ -49,6 +49,19 @@ cpl_status cpli_list_send(cpli_lists *lists, const void *list, size_t bytes,
     return CPL_OK;
 }
 
+cpl_status cpli_list_pad(cpli_lists *lists, const void *list, size_t n,
+                         size_t room, size_t size, int beyond, void **out)
+{
+    CPL_ASSERT(room >= n);
+    if (room == n)
+        return cpli_list_send(lists, list, n * size, out);
+    char *padded;
+    CPL_TRY(cpli_list_make(lists, room, size, (void **)&padded));
+    memcpy(padded, list, n * size);
+    memset(padded + n * size, beyond, (room - n) * size);
+    return cpli_list_send(lists, padded, room * size, out);
+}
+
 cpl_status cpli_list_resend(const cpli_lists *lists, void *there,
                             const void *list, size_t bytes)
 {

@@ -51,6 +51,8 @@ struct cpl_place {
     cpli_lists lists;
     cpl_span *kernel_spans; /* these two where kernels read them */
     int64_t *kernel_positions;
+    int64_t n_kernel_spans; /* with room (cpli_room): beyond n_spans they have
+                               no rows */
     cpli_seen keys[CPLI_MAX_WINDOWS];
     int n_keys;
     cpli_seen whole;
