@@ -6,7 +6,8 @@ cpl_status cpli_carrier_create(const cpl_layer *layer,
                                int64_t width, cpli_carrier *out)
 {
     cpl_comm *comm = layer->place->comm;
-    if (part->n_sends + part->n_receives == 0)
+    bool has_part = part->n_sends + part->n_receives > 0;
+    if (!has_part && !cpli_has_room(layer->place->memory))
         return CPL_OK;
     CPL_TRY(cpli_plan_from_parts(part, comm, dtype, width, &out->rows));
     return cpli_plan_from_parts(part, comm, CPL_I64, 1, &out->positions);

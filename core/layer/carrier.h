@@ -10,7 +10,8 @@
 #include "layer.h"
 
 typedef struct cpli_carrier {
-    cpl_plan *rows; /* NULL: this rank has no part in it */
+    cpl_plan *rows; /* NULL: this rank has no part in it; with room (comm.h)
+                       all take part */
     cpl_plan *positions;
     cpl_tensor from, to; /* the traces in flight */
     bool is_traced;

@@ -66,7 +66,8 @@ enum { GDN_N_SECTIONS = 3 };
 /* Rows and heads of the core. */
 typedef struct gdn_core {
     const cpl_span *spans, *kernel_spans; /* the second where kernels read it */
-    int64_t n_spans, n_rows;
+    int64_t n_spans, n_kernel_spans;      /* the second with room: place.h */
+    int64_t n_rows;
     int64_t key_heads, value_heads, first_value_head;
     int64_t q_width, v_width, conv_width; /* Hk K, Hv V, 2 Hk K + Hv V */
     gdn_section sections[GDN_N_SECTIONS]; /* q, k, v */
@@ -75,11 +76,11 @@ typedef struct gdn_core {
     int64_t x_stride, gate_stride;
     cpl_tensor *weight, *d_weight; /* the core's rows of the convolution's;
                                       NULL: all of them */
-    cpl_tensor *halo, *d_halo;     /* [n_spans * (conv - 1), conv_width] or
-                                      NULL */
+    cpl_tensor *halo, *d_halo;     /* [n_spans * (conv - 1), conv_width], with
+                                      room for n_kernel_spans; or NULL */
     cpl_tensor *conv, *q, *k, *g, *beta, *o;
     cpl_tensor *d_conv, *d_q, *d_k, *d_g, *d_beta, *d_o;
-    cpl_tensor *state_in, *state_out; /* [n_spans, Hv * K * V] or NULL */
+    cpl_tensor *state_in, *state_out; /* [n_kernel_spans, Hv * K * V] or NULL */
     cpl_tensor *d_state_in, *d_state_out;
     void *workspace;
 } gdn_core;

@@ -8,19 +8,32 @@
 
 /* ---- prepare ---- */
 
-static cpl_status prepare_halo(gdn_layer *gdn, int64_t *n_halo)
+static cpl_status take_halo(gdn_layer *gdn, int64_t rows)
+{
+    gdn_core *core = &gdn->core;
+    int64_t room = core->n_kernel_spans * (gdn->config.conv - 1);
+    const cpli_buffer buffers[] = {
+        {&core->halo, rows, core->conv_width, CPLI_KEPT},
+        {&core->d_halo, rows, core->conv_width, CPLI_SCRATCH},
+    };
+    return cpli_layer_roomy_buffers(&gdn->base, buffers,
+                                    sizeof buffers / sizeof *buffers, room);
+}
+
+static cpl_status prepare_halo(gdn_layer *gdn)
 {
     cpl_layer *layer = &gdn->base;
     cpl_place *place = layer->place;
-    *n_halo = 0;
+    int64_t rows;
     if (gdn->config.conv == 1)
-        return CPL_OK;
+        return take_halo(gdn, 0);
     cpl_status status =
         cpli_place_halo(place, gdn->config.conv - 1, &gdn->seen);
     CPL_TRY(cpl_comm_agree(place->comm, status));
     CPL_TRY(cpl_plan_create(gdn->seen->route, place->comm, layer->dtype,
                             gdn->conv_width, NULL, &gdn->halo_plan));
-    return cpl_view_n_local(gdn->seen->view, place->rank, n_halo);
+    CPL_TRY(cpl_view_n_local(gdn->seen->view, place->rank, &rows));
+    return take_halo(gdn, rows);
 }
 
 /* Own rows, all heads: the core's rows are the layer's. */
@@ -31,6 +44,7 @@ static void take_core(gdn_layer *gdn)
     gdn->core = (gdn_core){.spans = place->spans,
                            .kernel_spans = place->kernel_spans,
                            .n_spans = place->n_spans,
+                           .n_kernel_spans = place->n_kernel_spans,
                            .n_rows = place->n_rows,
                            .key_heads = gdn->key_heads,
                            .value_heads = gdn->value_heads,
@@ -84,10 +98,9 @@ static cpl_status prepare(gdn_layer *gdn)
     int64_t heads = gdn->value_heads;
     int64_t conv = gdn->conv_width;
     int64_t v = gdn->v_width;
-    int64_t n_halo;
     take_core(gdn);
     CPL_TRY(cpli_gdn_check_sizes(gdn));
-    CPL_TRY(prepare_halo(gdn, &n_halo));
+    CPL_TRY(prepare_halo(gdn));
     cpl_gdn sizes = cpli_gdn_rule(gdn);
     CPL_TRY(cpli_chain_prepare(&gdn->chain, layer, &sizes));
     const cpli_buffer buffers[] = {
@@ -95,12 +108,10 @@ static cpl_status prepare(gdn_layer *gdn)
         {&gdn->a, n, heads, CPLI_KEPT},
         {&gdn->b, n, heads, CPLI_KEPT},
         {&gdn->o, n, v, CPLI_KEPT},
-        {&gdn->core.halo, n_halo, conv, CPLI_KEPT},
         {&gdn->d_qkv, n, conv, CPLI_SCRATCH},
         {&gdn->d_a, n, heads, CPLI_SCRATCH},
         {&gdn->d_b, n, heads, CPLI_SCRATCH},
         {&gdn->d_o, n, v, CPLI_SCRATCH},
-        {&gdn->core.d_halo, n_halo, conv, CPLI_SCRATCH},
     };
     CPL_TRY(
         cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));

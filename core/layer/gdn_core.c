@@ -14,7 +14,7 @@ cpl_gdn cpli_gdn_rule(const gdn_layer *gdn)
     const cpl_layer *layer = &gdn->base;
     const gdn_core *core = &gdn->core;
     cpl_gdn rule = {.spans = core->kernel_spans,
-                    .n_spans = core->n_spans,
+                    .n_spans = core->n_kernel_spans,
                     .n_rows = core->n_rows,
                     .key_heads = core->key_heads,
                     .value_heads = core->value_heads,
@@ -149,7 +149,7 @@ static void convolve(const gdn_layer *gdn)
                                             .halo = data_of(core->halo),
                                             .y = core->conv->data,
                                             .spans = core->kernel_spans,
-                                            .n_spans = core->n_spans,
+                                            .n_spans = core->n_kernel_spans,
                                             .n_rows = core->n_rows,
                                             .channels = core->conv_width,
                                             .width = gdn->config.conv,
@@ -279,7 +279,7 @@ static void convolve_backward(const gdn_layer *gdn)
                                .dhalo = data_of(core->d_halo),
                                .grad_weight = conv_grad(gdn),
                                .spans = core->kernel_spans,
-                               .n_spans = core->n_spans,
+                               .n_spans = core->n_kernel_spans,
                                .n_rows = core->n_rows,
                                .channels = core->conv_width,
                                .width = gdn->config.conv,

@@ -77,7 +77,11 @@ static cpl_status make_spans(gdn_layer *gdn)
             spans[gdn->core.n_spans++] = (cpl_span){
                 .sequence = i, .slot = sequence.start, .length = sequence.real};
     }
-    CPL_TRY(CPLI_LIST_SEND(lists, spans, gdn->core.n_spans, &sent));
+    const cpl_span beyond = {.slot = gdn->core.n_rows};
+    int64_t room = cpli_room(lists->comm, gdn->core.n_spans);
+    CPL_TRY(
+        CPLI_LIST_PAD(lists, spans, gdn->core.n_spans, room, &beyond, &sent));
+    gdn->core.n_kernel_spans = room;
     gdn->core.spans = spans;
     gdn->core.kernel_spans = sent;
     return CPL_OK;
@@ -133,7 +137,7 @@ static void join_buffers(gdn_layer *gdn)
 static cpl_status prepare_states(gdn_layer *gdn)
 {
     gdn_core *core = &gdn->core;
-    int64_t n = core->n_spans;
+    int64_t n = core->n_kernel_spans;
     int64_t n_halo = n * (gdn->config.conv - 1);
     int64_t state = core->v_width * gdn->config.key_dim;
     const cpli_buffer buffers[] = {

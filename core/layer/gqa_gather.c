@@ -7,8 +7,10 @@
 typedef struct gather_state {
     const cpli_seen *seen; /* the keys that this rank's queries may see */
     cpl_plan *plan;
-    cpl_attention_block *blocks, *kernel_blocks; /* one a span */
-    cpl_tensor *keys, *d_keys; /* rows like kv, those of the view */
+    cpl_attention_block *blocks, *kernel_blocks; /* one a span; without rows
+                                                    where there is room */
+    cpl_tensor *keys, *d_keys; /* rows like kv, those of the view, */
+    int64_t n_keys;            /* and with room */
     void *workspace;
 } gather_state;
 
@@ -62,8 +64,8 @@ static cpl_status make_blocks(const cpli_core *core)
     const cpl_view *view = state->seen->view;
     int64_t n;
     cpl_run *runs;
-    CPL_TRY(
-        CPLI_LIST_MAKE(&core->layer->lists, place->n_spans, &state->blocks));
+    CPL_TRY(CPLI_LIST_MAKE(&core->layer->lists, place->n_kernel_spans,
+                           &state->blocks));
     CPL_TRY(cpl_view_n_runs(view, place->rank, &n));
     CPL_TRY(CPL_ALLOC(n, &runs));
     cpl_status status = cpl_view_runs(view, place->rank, runs);
@@ -93,15 +95,26 @@ static cpl_status prepare(cpli_core *core)
                             cpli_core_kv_width(core), NULL, &state->plan));
     CPL_TRY(cpl_view_n_local(state->seen->view, place->rank, &n_keys));
     CPL_TRY(make_blocks(core));
-    CPL_TRY(CPLI_LIST_SEND(&layer->lists, state->blocks, place->n_spans,
+    CPL_TRY(CPLI_LIST_SEND(&layer->lists, state->blocks, place->n_kernel_spans,
                            &state->kernel_blocks));
+    int64_t width = cpli_core_kv_width(core);
+    int64_t room = state->n_keys = cpli_room(place->memory, n_keys);
     const cpli_buffer buffers[] = {
-        {&state->keys, n_keys, cpli_core_kv_width(core), CPLI_KEPT},
-        {&state->d_keys, n_keys, cpli_core_kv_width(core), CPLI_SCRATCH},
+        {&state->keys, n_keys, width, CPLI_KEPT},
+        {&state->d_keys, n_keys, width, CPLI_SCRATCH},
     };
-    CPL_TRY(
-        cpli_layer_buffers(layer, buffers, sizeof buffers / sizeof *buffers));
-    return cpli_core_workspace(core, place->n_spans, n_keys, &state->workspace);
+    CPL_TRY(cpli_layer_roomy_buffers(layer, buffers,
+                                     sizeof buffers / sizeof *buffers, room));
+    return cpli_core_workspace(core, place->n_kernel_spans, room,
+                               &state->workspace);
+}
+
+static void take_blocks(const cpli_core *core, cpl_attention *attention)
+{
+    const gather_state *state = core->state;
+    attention->blocks = state->kernel_blocks;
+    attention->n_blocks = core->layer->place->n_kernel_spans;
+    attention->n_keys = state->n_keys;
 }
 
 static cpl_status forward(cpli_core *core)
@@ -112,8 +125,7 @@ static cpl_status forward(cpli_core *core)
     CPL_TRY(cpli_check_view(core->layer, state->keys, state->seen->view));
     cpl_attention attention =
         cpli_core_attention(core, state->keys, state->workspace);
-    attention.blocks = state->kernel_blocks;
-    attention.n_blocks = core->layer->place->n_spans;
+    take_blocks(core, &attention);
     core->layer->kernels->attention(&attention);
     return CPL_OK;
 }
@@ -123,8 +135,7 @@ static cpl_status backward(cpli_core *core)
     gather_state *state = core->state;
     cpl_attention_backward attention =
         cpli_core_backward(core, state->keys, state->d_keys, state->workspace);
-    attention.forward.blocks = state->kernel_blocks;
-    attention.forward.n_blocks = core->layer->place->n_spans;
+    take_blocks(core, &attention.forward);
     core->layer->kernels->attention_backward(&attention);
     CPL_TRY(
         cpl_plan_start_adjoint(state->plan, state->d_keys, core->d_kv, false));

@@ -13,7 +13,7 @@
 #include "trace/trace.h"
 
 /* What happens between two steps, by the number of the later one: who has no
- * part in it has no plan. */
+ * part in it has no plan, but with room (comm.h) everyone takes part. */
 typedef struct hop_plans {
     cpli_carrier keys;   /* on to the next rank, for this step */
     cpl_plan *gradients; /* of the step before, on to the next rank */
@@ -26,6 +26,7 @@ struct cpli_round {
     const cpli_ring *ring;
     hop_plans *hops;     /* n_hops + 1; the first is empty */
     int n_hops;          /* the ring may be gone when the round is destroyed */
+    bool has_room;       /* all is done at every step, whoever sees whom */
     cpl_tensor *keys[2]; /* of others; step s in [s % 2] */
     cpl_tensor *mine[2]; /* gradients of others' keys that are made here */
     cpl_tensor *theirs;  /* those that came from the rank before */
@@ -74,7 +75,7 @@ static cpl_status make_plan(const cpli_round *round, const message *m,
 {
     const cpl_layer *layer = round->core->layer;
     const cpl_route_part part = part_of(m);
-    if (part.n_sends + part.n_receives == 0)
+    if (part.n_sends + part.n_receives == 0 && !round->has_room)
         return CPL_OK;
     return cpli_plan_from_parts(&part, layer->place->comm, layer->dtype,
                                 cpli_core_kv_width(round->core), out);
@@ -121,40 +122,53 @@ static message home_message(const cpli_round *round, int step)
     int own = ring->group;
     int from = own + step - 1;
     int held = cpli_ring_origin(ring, own, step - 1);
-    bool goes = step > 1 && ring->last[held] == step - 1;
-    bool comes = step > 1 && ring->last[own] == step - 1;
+    bool goes = ring->last[held] == step - 1;
+    bool comes = ring->last[own] == step - 1;
     return (message){.send = shard_of(round, held, goes, held),
                      .receive = shard_of(round, own, comes, from),
                      .n_source_rows = ring->max_rows,
                      .n_target_rows = ring->n_rows};
 }
 
-/* Between the steps up to the last; gradients of that one go home. */
-static cpl_status make_hop(cpli_round *round, int step, hop_plans *hop)
+static cpl_status make_keys(cpli_round *round, int step, hop_plans *hop)
 {
     const cpl_layer *layer = round->core->layer;
-    const message home = home_message(round, step);
-    CPL_TRY(make_plan(round, &home, &hop->home));
-    if (step == round->ring->n_groups)
-        return CPL_OK;
     const message keys = keys_message(round, step);
-    const message gradients = gradients_message(round, step);
     const cpl_route_part part = part_of(&keys);
-    CPL_TRY(cpli_carrier_create(layer, &part, layer->dtype,
-                                cpli_core_kv_width(round->core), &hop->keys));
-    CPL_TRY(make_plan(round, &gradients, &hop->gradients));
     hop->brings_keys = keys.receive.peer >= 0;
-    hop->brings_gradients = gradients.receive.peer >= 0;
-    return CPL_OK;
+    return cpli_carrier_create(layer, &part, layer->dtype,
+                               cpli_core_kv_width(round->core), &hop->keys);
 }
 
+static cpl_status make_gradients(cpli_round *round, int step, hop_plans *hop)
+{
+    const message gradients = gradients_message(round, step);
+    hop->brings_gradients = gradients.receive.peer >= 0;
+    return make_plan(round, &gradients, &hop->gradients);
+}
+
+static cpl_status make_home(cpli_round *round, int step, hop_plans *hop)
+{
+    const message home = home_message(round, step);
+    return make_plan(round, &home, &hop->home);
+}
+
+/* Keys go up to the last step; what a step makes of others' keys, from the
+ * first on, goes on or home after it. */
 static cpl_status make_hops(cpli_round *round)
 {
     int n = round->ring->n_groups;
     CPL_TRY(CPL_ALLOC(n + 1, &round->hops));
     round->n_hops = n;
-    for (int step = 1; step <= n; step++)
-        CPL_TRY(make_hop(round, step, &round->hops[step]));
+    for (int step = 1; step <= n; step++) {
+        hop_plans *hop = &round->hops[step];
+        if (step > 1)
+            CPL_TRY(make_home(round, step, hop));
+        if (step < n)
+            CPL_TRY(make_keys(round, step, hop));
+        if (step > 1 && step < n)
+            CPL_TRY(make_gradients(round, step, hop));
+    }
     return CPL_OK;
 }
 
@@ -185,6 +199,7 @@ cpl_status cpli_round_create(cpli_core *core, const cpli_ring *ring,
     CPL_TRY(CPL_ALLOC(1, &round));
     round->core = core;
     round->ring = ring;
+    round->has_room = cpli_has_room(core->layer->place->memory);
     CPL_TRY_GO(make_hops(round), fail);
     CPL_TRY_GO(make_buffers(round), fail);
     *out = round;
@@ -256,7 +271,7 @@ static const cpli_turn *turn_at(const cpli_round *round, int step)
 static void attend(const cpli_round *round, int step)
 {
     const cpli_turn *turn = turn_at(round, step);
-    if (step > 0 && turn->n_blocks == 0)
+    if (step > 0 && turn->n_blocks == 0 && !round->has_room)
         return;
     cpl_attention attention = cpli_core_attention(
         round->core, keys_at(round, step), round->workspace);
@@ -286,10 +301,10 @@ static cpl_status attend_back(const cpli_round *round, int step,
     const cpli_turn *turn = turn_at(round, step);
     int origin = cpli_ring_origin(round->ring, round->ring->group, step);
     if (step > 0) {
-        if (step > round->ring->last[origin])
+        if (step > round->ring->last[origin] && !round->has_room)
             return CPL_OK;
         CPL_TRY(cpl_tensor_fill(d_kv, 0));
-        if (turn->n_blocks == 0)
+        if (turn->n_blocks == 0 && !round->has_room)
             return CPL_OK;
     }
     cpl_attention_backward attention = cpli_core_backward(
@@ -311,6 +326,12 @@ static void add(const cpli_round *round, const cpl_tensor *x, cpl_tensor *y)
                      .beta = 1});
 }
 
+/* With room rows are added that may not have come: -0 changes no number. */
+static cpl_status expect(const cpli_round *round, cpl_tensor *rows)
+{
+    return round->has_room ? cpl_tensor_fill(rows, -0.0) : CPL_OK;
+}
+
 /* One step: what the step before made goes on while this one is computed. */
 static cpl_status step_back(const cpli_round *round, int step)
 {
@@ -318,13 +339,14 @@ static cpl_status step_back(const cpli_round *round, int step)
     cpl_tensor *before = round->mine[(step + 1) % 2];
     cpl_tensor *mine = round->mine[step % 2];
     CPL_TRY(start_keys(round, step, false));
+    CPL_TRY(expect(round, round->theirs));
     CPL_TRY(start(hop->gradients, before, round->theirs));
     CPL_TRY(start(hop->home, before, round->home));
     CPL_TRY(attend_back(round, step, mine));
     CPL_TRY(finish_keys(round, step, false));
     CPL_TRY(finish(hop->gradients));
     CPL_TRY(finish(hop->home));
-    if (hop->brings_gradients)
+    if (hop->brings_gradients || round->has_room)
         add(round, round->theirs, mine);
     return CPL_OK;
 }
@@ -332,14 +354,18 @@ static cpl_status step_back(const cpli_round *round, int step)
 cpl_status cpli_round_backward(cpli_round *round)
 {
     int n = round->ring->n_groups;
+    bool comes_home = round->ring->last[round->ring->group] > 0;
     CPL_TRY(start_keys(round, 0, false));
     CPL_TRY(attend_back(round, 0, round->core->d_kv));
     CPL_TRY(finish_keys(round, 0, false));
+    if (n == 1)
+        return CPL_OK;
+    CPL_TRY(expect(round, round->home));
     for (int step = 1; step < n; step++)
         CPL_TRY(step_back(round, step));
     CPL_TRY(start(round->hops[n].home, round->mine[(n + 1) % 2], round->home));
     CPL_TRY(finish(round->hops[n].home));
-    if (round->ring->last[round->ring->group] > 0)
+    if (comes_home || round->has_room)
         add(round, round->home, round->core->d_kv);
     return CPL_OK;
 }

@@ -266,19 +266,33 @@ static int64_t list_blocks(const cpli_ring *ring, const group_rows *shards,
     return list.n;
 }
 
+/* With room every step has as many blocks, the last ones without rows. */
+static void count_blocks(cpli_ring *ring, const group_rows *shards)
+{
+    for (int step = 0; step < ring->n_groups; step++) {
+        ring->turns[step].n_blocks = list_blocks(ring, shards, step, NULL);
+        ring->max_blocks =
+            cpli_max(ring->max_blocks, ring->turns[step].n_blocks);
+    }
+    ring->max_blocks = cpli_room(ring->lists.comm, ring->max_blocks);
+    if (!cpli_has_room(ring->lists.comm))
+        return;
+    for (int step = 0; step < ring->n_groups; step++)
+        ring->turns[step].n_blocks = ring->max_blocks;
+}
+
 static cpl_status make_turns(cpli_ring *ring, const group_rows *shards)
 {
     int64_t n = 0;
+    count_blocks(ring, shards);
     for (int step = 0; step < ring->n_groups; step++)
-        n += list_blocks(ring, shards, step, NULL);
+        n += ring->turns[step].n_blocks;
     cpl_attention_block *blocks, *sent;
     CPL_TRY(CPLI_LIST_MAKE(&ring->lists, n, &blocks));
     n = 0;
     for (int step = 0; step < ring->n_groups; step++) {
-        cpli_turn *turn = &ring->turns[step];
-        turn->n_blocks = list_blocks(ring, shards, step, blocks + n);
-        ring->max_blocks = cpli_max(ring->max_blocks, turn->n_blocks);
-        n += turn->n_blocks;
+        list_blocks(ring, shards, step, blocks + n);
+        n += ring->turns[step].n_blocks;
     }
     CPL_TRY(CPLI_LIST_SEND(&ring->lists, blocks, n, &sent));
     for (int step = 0; step < ring->n_groups; step++) {

@@ -45,11 +45,12 @@ void cpli_layer_wide_param(cpl_layer *layer, const char *name, cpli_draw draw,
     layer->params[layer->n_params - 1].dtype = layer->wide;
 }
 
+/* With n rows, whatever the buffer has. */
 static cpl_status make_buffer(cpl_layer *layer, const cpli_buffer *buffer,
-                              cpl_tensor **out)
+                              int64_t n, cpl_tensor **out)
 {
     cpl_place *place = layer->place;
-    int64_t shape[] = {buffer->rows, buffer->width};
+    int64_t shape[] = {n, buffer->width};
     cpl_dtype dtype =
         (buffer->use & CPLI_WIDE) != 0 ? layer->wide : layer->dtype;
     bool is_kept = (buffer->use & CPLI_KEPT) != 0;
@@ -57,8 +58,7 @@ static cpl_status make_buffer(cpl_layer *layer, const cpli_buffer *buffer,
         return cpl_tensor_create(dtype, 2, shape, place->comm, out);
     cpli_alike owner = is_kept ? layer->alike : (cpli_alike){0};
     void *data;
-    size_t bytes =
-        (size_t)(buffer->rows * buffer->width) * cpl_dtype_bytes(dtype);
+    size_t bytes = (size_t)(n * buffer->width) * cpl_dtype_bytes(dtype);
     CPL_TRY(cpli_place_kept(place, owner, bytes, &data));
     return cpli_tensor_over(data, dtype, 2, shape, place->memory, out);
 }
@@ -72,10 +72,19 @@ static cpl_status make_room(cpl_layer *layer, size_t n)
 cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
                               size_t n)
 {
+    return cpli_layer_roomy_buffers(layer, buffers, n, 0);
+}
+
+cpl_status cpli_layer_roomy_buffers(cpl_layer *layer,
+                                    const cpli_buffer *buffers, size_t n,
+                                    int64_t room)
+{
     CPL_TRY(make_room(layer, n));
     for (size_t i = 0; i < n; i++) {
         cpl_tensor *tensor;
-        CPL_TRY(make_buffer(layer, &buffers[i], &tensor));
+        CPL_TRY(make_buffer(layer, &buffers[i], cpli_max(buffers[i].rows, room),
+                            &tensor));
+        tensor->shape[0] = buffers[i].rows;
         layer->tensors[layer->n_tensors++] = tensor;
         *buffers[i].tensor = tensor;
     }

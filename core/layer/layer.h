@@ -97,6 +97,12 @@ typedef struct cpli_buffer {
  */
 cpl_status cpli_layer_buffers(cpl_layer *layer, const cpli_buffer *buffers,
                               size_t n);
+/* The same with memory for `room` rows, if that is more than a buffer has:
+ * exchanges see its rows, kernels that are told of as many as there is room for
+ * (cpli_room) write all of it. */
+cpl_status cpli_layer_roomy_buffers(cpl_layer *layer,
+                                    const cpli_buffer *buffers, size_t n,
+                                    int64_t room);
 /* n zeros in the transport's memory, the layer's alone. */
 cpl_status cpli_layer_numbers(cpl_layer *layer, cpl_dtype dtype, int64_t n,
                               cpl_tensor **out);

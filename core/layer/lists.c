@@ -49,17 +49,18 @@ cpl_status cpli_list_send(cpli_lists *lists, const void *list, size_t bytes,
     return CPL_OK;
 }
 
-cpl_status cpli_list_pad(cpli_lists *lists, const void *list, size_t n,
-                         size_t room, size_t size, int beyond, void **out)
+cpl_status cpli_list_pad(cpli_lists *lists, cpli_padded what, void **out)
 {
-    CPL_ASSERT(room >= n);
-    if (room == n)
-        return cpli_list_send(lists, list, n * size, out);
-    char *padded;
-    CPL_TRY(cpli_list_make(lists, room, size, (void **)&padded));
-    memcpy(padded, list, n * size);
-    memset(padded + n * size, beyond, (room - n) * size);
-    return cpli_list_send(lists, padded, room * size, out);
+    CPL_ASSERT(what.room >= what.n);
+    if (what.room == what.n)
+        return cpli_list_send(lists, what.list, what.n * what.size, out);
+    char *all;
+    CPL_TRY(cpli_list_make(lists, what.room, what.size, (void **)&all));
+    if (what.n > 0)
+        memcpy(all, what.list, what.n * what.size);
+    for (size_t i = what.n; i < what.room; i++)
+        memcpy(all + i * what.size, what.beyond, what.size);
+    return cpli_list_send(lists, all, what.room * what.size, out);
 }
 
 cpl_status cpli_list_resend(const cpli_lists *lists, void *there,

@@ -33,19 +33,23 @@ cpl_status cpli_list_send(cpli_lists *lists, const void *list, size_t bytes,
 #define CPLI_LIST_SEND(lists, list, n, out) \
     cpli_list_send(lists, list, (size_t)(n) * sizeof(**(out)), (void **)(out))
 
-/* What stands beyond the end of a list that has room (cpli_room), byte by byte:
- * spans and blocks without rows, or rows that are left out. */
-enum { CPLI_BEYOND_EMPTY = 0, CPLI_BEYOND_NOWHERE = 0xff };
+/* A list with room (cpli_room): n entries of `size` bytes, and from there on,
+ * up to `room` of them, copies of the entry `beyond`, which says nothing. */
+typedef struct cpli_padded {
+    const void *list;
+    size_t n, room, size;
+    const void *beyond;
+} cpli_padded;
 
-/* Local. As cpli_list_send of n entries, but kernels find `room` of them, those
- * from n on made of the byte `beyond`. Without a mould room is n. Errors:
- * MEMORY, SYSTEM (what the device says). */
-cpl_status cpli_list_pad(cpli_lists *lists, const void *list, size_t n,
-                         size_t room, size_t size, int beyond, void **out);
-/* Typed spelling: CPLI_LIST_PAD(lists, array, n, room, beyond, &there). */
-#define CPLI_LIST_PAD(lists, list, n, room, beyond, out)                     \
-    cpli_list_pad(lists, list, (size_t)(n), (size_t)(room), sizeof(**(out)), \
-                  beyond, (void **)(out))
+/* Local. As cpli_list_send; kernels find all `room` entries. Without a mould
+ * room is n. Errors: MEMORY, SYSTEM (what the device says). */
+cpl_status cpli_list_pad(cpli_lists *lists, cpli_padded what, void **out);
+/* Typed spelling: CPLI_LIST_PAD(lists, array, n, room, &beyond, &there). */
+#define CPLI_LIST_PAD(lists, list, n, room, beyond, out)           \
+    cpli_list_pad(lists,                                           \
+                  (cpli_padded){list, (size_t)(n), (size_t)(room), \
+                                sizeof(**(out)), beyond},          \
+                  (void **)(out))
 
 /*
  * A list that is another one in each step: room for it, and the list itself

@@ -121,7 +121,7 @@ static void dispatch(moe_layer *moe, const cpl_tensor *x)
                          .chosen = moe->chosen->data,
                          .margin = moe->margin->data,
                          .spans = all_rows ? moe->all : place->kernel_spans,
-                         .n_spans = all_rows ? 1 : place->n_spans,
+                         .n_spans = all_rows ? 1 : place->n_kernel_spans,
                          .n_rows = layer->n_rows,
                          .experts = c->experts,
                          .top_k = c->top_k,

@@ -24,9 +24,11 @@ static cpl_status fill(cpl_place *place)
         cpl_layout_chain(place->layout, place->rank, &place->links, &n_links));
     CPL_ASSERT(n_links == place->n_spans);
     CPL_TRY(fill_positions(place));
+    /* Behind all rows: kernels search spans in slot order. */
+    const cpl_span beyond = {.slot = place->n_rows};
     place->n_kernel_spans = cpli_room(place->memory, place->n_spans);
     CPL_TRY(CPLI_LIST_PAD(&place->lists, place->spans, place->n_spans,
-                          place->n_kernel_spans, CPLI_BEYOND_EMPTY,
+                          place->n_kernel_spans, &beyond,
                           &place->kernel_spans));
     return CPLI_LIST_SEND(&place->lists, place->positions, place->n_rows,
                           &place->kernel_positions);
