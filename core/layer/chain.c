@@ -28,6 +28,9 @@ static bool is_middle(const cpl_link *link)
     return has_prev(link) && has_next(link);
 }
 
+/* Behind a list of numbers that has room. */
+static const int64_t nowhere = -1;
+
 /* What kernels find beyond the members are spans without rows, and no index. */
 static cpl_status make_subset(const cpli_chain *chain,
                               bool (*member)(const cpl_link *),
@@ -35,6 +38,7 @@ static cpl_status make_subset(const cpli_chain *chain,
 {
     const cpl_place *place = chain->place;
     cpli_lists *lists = &chain->layer->lists;
+    const cpl_span empty = {.slot = place->n_rows};
     cpl_span *spans;
     CPL_TRY(CPLI_LIST_MAKE(lists, place->n_spans, &spans));
     CPL_TRY(CPLI_LIST_MAKE(lists, place->n_spans, &subset->index));
@@ -45,10 +49,10 @@ static cpl_status make_subset(const cpli_chain *chain,
             subset->index[subset->n++] = i;
         }
     subset->room = cpli_room(place->memory, subset->n);
-    CPL_TRY(CPLI_LIST_PAD(lists, spans, subset->n, subset->room,
-                          CPLI_BEYOND_EMPTY, &subset->kernel_spans));
+    CPL_TRY(CPLI_LIST_PAD(lists, spans, subset->n, subset->room, &empty,
+                          &subset->kernel_spans));
     return CPLI_LIST_PAD(lists, subset->index, subset->n, subset->room,
-                         CPLI_BEYOND_NOWHERE, &subset->kernel_index);
+                         &nowhere, &subset->kernel_index);
 }
 
 /* Sets first[hop] to where the members of a hop have their place, for hops up
@@ -83,7 +87,8 @@ static cpl_status make_turns(const cpli_chain *chain, const cpli_subset *subset,
     CPL_TRY(CPLI_LIST_MAKE(lists, n, &span));
     CPL_TRY(CPLI_LIST_MAKE(lists, n, &transition_of));
     CPL_TRY(CPLI_LIST_MAKE(lists, n, &offset_of));
-    memset(span, CPLI_BEYOND_NOWHERE, (size_t)n * sizeof *span);
+    for (int64_t i = 0; i < n; i++)
+        span[i] = nowhere;
     for (int64_t i = 0, middle = 0; i < subset->n; i++) {
         const cpl_link *link = &chain->place->links[subset->index[i]];
         int64_t at = next[link->level]++;
@@ -106,8 +111,8 @@ static cpl_status make_ends(cpli_chain *chain)
         int64_t span = followers->index[i];
         ends[i] = has_next(&chain->place->links[span]) ? -1 : span;
     }
-    return CPLI_LIST_PAD(lists, ends, followers->n, followers->room,
-                         CPLI_BEYOND_NOWHERE, &chain->ends);
+    return CPLI_LIST_PAD(lists, ends, followers->n, followers->room, &nowhere,
+                         &chain->ends);
 }
 
 static int compare_segments(const void *a, const void *b)

@@ -120,6 +120,11 @@ function Parameters:bind(layers)
     end
 end
 
+--- Lets the layers go that were bound last: nobody draws before others are bound.
+function Parameters:unbind()
+    for _, entry in ipairs(self.list) do entry.layer = nil end
+end
+
 --- The kernels of a dtype, where the parameters are.
 function Parameters:kernels(dtype)
     return C.cpl_comm_kernels(self.comm, clib.dtypes[dtype])

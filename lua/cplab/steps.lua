@@ -70,6 +70,7 @@ end
 -- collector, which does not know how much hangs on a stack.
 local function make_room(lab)
     local mould
+    if lab.stack then lab.stack.parameters:unbind() end
     while #lab.shelf >= lab.n_stacks do mould = table.remove(lab.shelf, 1).mould end
     lab.stack = nil
     return mould
