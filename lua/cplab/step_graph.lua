@@ -1,7 +1,7 @@
 --- Steps as graphs. The first step of a stack is launched as it is, and takes the memory that a
 -- step needs; if the same step comes again it is captured then, and replayed from then on, with
--- what parameters, moments and tokens are at that time, by a host that asks for one thing. Other
--- sequences mean another stack, and so another graph; cplab.steps keeps several.
+-- what parameters, moments, tokens and the learning rate are at that time, by a host that asks for
+-- one thing. Other sequences mean another stack, and so another graph; cplab.steps keeps several.
 -- @module cplab.step_graph
 local capture = require "cplab.capture"
 local optimizers = require "cplab.optimizer"
@@ -12,7 +12,7 @@ Graph.__index = Graph
 local M = {}
 
 -- What of its options a step's launches depend on.
-local NAMES = { "backward", "optimizer", "lr", "clip", "beta1", "beta2", "eps", "weight_decay" }
+local NAMES = { "backward", "optimizer", "clip", "beta1", "beta2", "eps", "weight_decay" }
 
 local function key_of(options, traced)
     local of = { traced = traced }
@@ -23,6 +23,7 @@ end
 -- Collective. What is counted while it is captured is what each replay counts.
 local function new(stack, options)
     local self = setmetatable({ counted = {} }, Graph)
+    optimizers.turn(stack.parameters, options)
     for _, c in pairs(stack.conversions) do c:reset() end
     self.capture = capture.of(stack.comm, function() stack:run_step(options) end)
     for i, c in pairs(stack.conversions) do
@@ -32,7 +33,8 @@ local function new(stack, options)
     return self
 end
 
-local function replay(self, stack)
+local function replay(self, stack, options)
+    optimizers.turn(stack.parameters, options)
     self.capture:replay()
     for i, c in pairs(stack.conversions) do c:count_again(self.counted[i]) end
 end
@@ -52,7 +54,7 @@ function M.step(stack, options, traced)
     end
     local is_new = not stack.graph
     stack.graph = stack.graph or new(stack, options)
-    return function() replay(stack.graph, stack) end, is_new and "captured" or "replayed"
+    return function() replay(stack.graph, stack, options) end, is_new and "captured" or "replayed"
 end
 
 return M
