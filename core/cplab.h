@@ -710,8 +710,12 @@ CPL_API cpl_status cpl_tensor_fill(cpl_tensor *tensor, double value);
  * lies; on a device they wait until its earlier work is done and count a
  * host_sync. The trace, likewise: n_rows positions; set makes one where there
  * is none. Errors: SYSTEM, MEMORY (set), INVALID (get of a tensor without one).
+ * `send` is an upload for which nobody waits: what is done to the tensor later
+ * sees it, and `data` may change at once. Errors: SYSTEM, MEMORY, UNSUPPORTED
+ * (while a capture is made on a device).
  */
 CPL_API cpl_status cpl_tensor_upload(cpl_tensor *tensor, const void *data);
+CPL_API cpl_status cpl_tensor_send(cpl_tensor *tensor, const void *data);
 CPL_API cpl_status cpl_tensor_download(const cpl_tensor *tensor, void *out);
 CPL_API cpl_status cpl_tensor_get_trace(const cpl_tensor *tensor, int64_t *out);
 CPL_API cpl_status cpl_tensor_set_trace(cpl_tensor *tensor,

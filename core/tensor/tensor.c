@@ -358,6 +358,16 @@ cpl_status cpl_tensor_upload(cpl_tensor *tensor, const void *data)
     return CPL_OK;
 }
 
+cpl_status cpl_tensor_send(cpl_tensor *tensor, const void *data)
+{
+    const cpli_device_ops *device = cpli_device_of(tensor->comm);
+    size_t bytes = cpl_tensor_bytes(tensor);
+    if (device != NULL)
+        return device->send(tensor->comm, tensor->data, data, bytes);
+    memcpy(tensor->data, data, bytes);
+    return CPL_OK;
+}
+
 cpl_status cpl_tensor_download(const cpl_tensor *tensor, void *out)
 {
     const cpli_device_ops *device = cpli_device_of(tensor->comm);

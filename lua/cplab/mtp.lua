@@ -79,6 +79,11 @@ local function layouts_of(stack, stream, number)
     return of
 end
 
+-- What the loss of one depth counts for.
+local function scale_of(stack)
+    return stack.model.mtp and stack.model.mtp.loss_scale / #stack.depths or 0
+end
+
 -- ---- building ------------------------------------------------------------------
 
 local function make_layers(depth, before)
@@ -114,7 +119,7 @@ local function make_depth(stack, d, before)
 end
 
 -- With recomputation only what leads out of a depth, its block's input and its logits are kept.
-local function make_activations(depth, scratch)
+local function make_activations(depth, scratch, scale)
     local live = depth.exit
     for _, name in ipairs { "e", "ne", "nh", "final_h" } do
         if depth.recompute then
@@ -125,7 +130,7 @@ local function make_activations(depth, scratch)
         end
     end
     depth.de = depth:hidden_rows(live)
-    parts.logits(depth)
+    parts.logits(depth, scale)
 end
 
 -- ---- walking -------------------------------------------------------------------
@@ -173,7 +178,7 @@ function Methods:prepare_depths()
     for _, depth in ipairs(self.depths) do
         parts.conversions(depth)
         parts.activations(depth)
-        make_activations(depth, scratch)
+        make_activations(depth, scratch, scale_of(self))
     end
 end
 
@@ -207,14 +212,9 @@ function Methods:forward_depths()
     end
 end
 
--- What the loss of one depth counts for.
-local function scale_of(stack)
-    return stack.model.mtp and stack.model.mtp.loss_scale / #stack.depths or 0
-end
-
 --- The losses of the depths and their gradients, which carry loss_scale / depth.
 function Methods:differentiate_depths()
-    for _, depth in ipairs(self.depths) do walk.differentiate(depth, scale_of(self)) end
+    for _, depth in ipairs(self.depths) do walk.differentiate(depth) end
 end
 
 --- Collective. The mean loss of each depth, when they are there.

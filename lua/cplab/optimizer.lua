@@ -14,10 +14,12 @@
 --
 -- The host never reads what an update depends on: norm and number of the step lie where the
 -- parameters do (step_factors in kernels.h). So nobody waits for a device, and a captured update
--- clips and counts anew in each replay.
+-- clips and counts anew in each replay. The learning rate lies there as well, on a dial that the
+-- host turns: another rate is no other update.
 -- @module cplab.optimizer
 local args = require "cplab.check_args"
 local clib = require "clib"
+local dials = require "cplab.dial"
 local rows = require "cplab.rows"
 local C, ffi = clib.C, clib.ffi
 
@@ -164,8 +166,8 @@ end
 local function adamw(parameters, settings, factors)
     local moments = moments_of(parameters)
     local p = ffi.new("cpl_adamw", {
-        factors = factors, lr = settings.lr, beta1 = settings.beta1, beta2 = settings.beta2,
-        eps = settings.eps,
+        factors = factors, rate = parameters.rate:at(), beta1 = settings.beta1,
+        beta2 = settings.beta2, eps = settings.eps,
     })
     local size = tonumber(C.cpl_dtype_bytes(moments.m.dtype))
     for _, entry in ipairs(parameters.list) do
@@ -178,8 +180,8 @@ local function adamw(parameters, settings, factors)
     end
 end
 
-local function sgd(parameters, settings, factors)
-    local p = ffi.new("cpl_sgd", { factors = factors, lr = settings.lr })
+local function sgd(parameters, _, factors)
+    local p = ffi.new("cpl_sgd", { factors = factors, rate = parameters.rate:at() })
     for _, entry in ipairs(parameters.list) do
         p.w, p.grad, p.n = entry.weight.data, entry.grad.data, entry.n
         parameters:kernels(entry.dtype).sgd(p)
@@ -188,19 +190,33 @@ end
 
 local UPDATES = { adamw = adamw, sgd = sgd }
 
---- Takes the memory that steps with such options need beside the parameters, and keep.
+--- Updates from now on, those of replays as well, go by the learning rate of `settings`.
+-- @tparam table parameters cplab.parameters
+-- @tparam table settings of M.settings; without an optimizer nothing is done
+-- @raise another rate while a capture is made
+function M.turn(parameters, settings)
+    if not settings.optimizer then return end
+    parameters.rate = parameters.rate or dials.new(parameters.comm)
+    parameters.rate:turn(settings.lr)
+end
+
+--- Takes the memory that steps with such options need beside the parameters, and keep; and turns
+-- their dials.
 -- @tparam table parameters cplab.parameters
 -- @tparam table options of Stack:run_step
 function M.prepare(parameters, options)
     if options.backward then squares_of(parameters) end
     if options.optimizer then parameters.factors = parameters.factors or doubles(parameters, 3) end
     if options.optimizer == "adamw" then moments_of(parameters) end
+    M.turn(parameters, options)
 end
 
 --- Changes parameters by their gradients, which are measured, and summed over the group already.
 -- @tparam table parameters cplab.parameters
 -- @tparam table settings of M.settings
+-- @raise in a capture: its learning rate is another one than that of the last update or M.turn
 function M.update(parameters, settings)
+    M.turn(parameters, settings)
     UPDATES[settings.optimizer](parameters, settings, factors_of(parameters, settings))
 end
 

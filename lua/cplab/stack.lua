@@ -18,6 +18,7 @@ local clib = require "clib"
 local comms = require "cplab.comm"
 local conversion = require "cplab.conversion"
 local crossing = require "cplab.crossing"
+local dials = require "cplab.dial"
 local layers = require "cplab.layers"
 local named = require "cplab.named_layouts"
 local mtp = require "cplab.mtp"
@@ -215,12 +216,15 @@ local function make_block_activations(self)
     end
 end
 
--- Of a stack or a depth: what it predicts, and its loss over the rows of this rank.
-local function make_logits(self)
+-- Of a stack or a depth: what it predicts, and its loss over the rows of this rank; `scale`: what
+-- the mean over its labelled tokens counts for.
+local function make_logits(self, scale)
     local n = self.exit:n_local(self.rank)
     self.logits = rows.new(self.comm, self.dtype, n, self.model.vocab)
     self.dlogits = rows.new(self.comm, self.dtype, n, self.model.vocab)
     self.loss_sum = rows.new(self.comm, "f64", 1, 1)
+    self.grad_scale = dials.new(self.comm)
+    self.grad_scale:turn(scale / math.max(self.n_labels, 1))
 end
 
 local function make_activations(self)
@@ -228,7 +232,7 @@ local function make_activations(self)
     for name, tensor in pairs(scratch_for(self, self.exit)) do self[name] = tensor end
     self.final_h = self:hidden_rows(self.exit)
     make_block_activations(self)
-    make_logits(self)
+    make_logits(self, 1)
 end
 
 -- The ranks with the same tp rank, one of each CP rank: the group of the layers that are split.
@@ -286,6 +290,7 @@ end
 local function take_memory(self)
     prepare_layers(self)
     make_conversions(self)
+    self.n_labels = tokens.n_labels(self.exit:stream())
     make_activations(self)
     self:prepare_depths()
     place_tokens(self)
@@ -341,7 +346,6 @@ function M.new(t)
     else
         take_memory(self)
     end
-    self.n_labels = tokens.n_labels(self.exit:stream())
     self.n_logits = self.exit:n_local(self.rank)
     if not t.parameters then self.parameters:draw(self.model.seed) end
     self:plant_faults()

@@ -1,6 +1,6 @@
 --- Steps as graphs. A step that comes for the first time is launched as it is; if it comes again it
--- is captured then, and replayed from then on, with what parameters, moments and tokens are then,
--- by a host that asks for one thing.
+-- is captured then, and replayed from then on, with what parameters, moments, tokens
+-- and the learning rate are then, by a host that asks for one thing.
 --
 -- What is "the same step"? Where a stack has a mould (cplab.mould) a step is what its launches are:
 -- each new stack is rehearsed once, and a graph serves it if the digest is that of the captured
@@ -14,7 +14,7 @@ local optimizers = require "cplab.optimizer"
 local M = {}
 
 -- What of its options a step's launches depend on.
-local NAMES = { "backward", "optimizer", "lr", "clip", "beta1", "beta2", "eps", "weight_decay" }
+local NAMES = { "backward", "optimizer", "clip", "beta1", "beta2", "eps", "weight_decay" }
 
 local function key_of(options, traced)
     local of = { traced = traced }
@@ -62,13 +62,15 @@ end
 -- Collective. A graph of a step.
 local function new_graph(stack, step, options)
     local graph = { step = step }
+    optimizers.turn(stack.parameters, options)
     graph.capture, step.counted = counting(stack, function()
         return capture.of(stack.comm, function() stack:run_step(options) end, stack.mould)
     end)
     return graph
 end
 
-local function replay(graph, stack, step)
+local function replay(graph, stack, step, options)
+    optimizers.turn(stack.parameters, options)
     if step.rehearsal then
         graph.capture:replay_as(step.rehearsal)
     else
@@ -97,7 +99,7 @@ function M.step(stack, options, traced)
         end
         known.graph, how = new_graph(stack, step, options), "captured"
     end
-    return function() replay(known.graph, stack, step) end, how
+    return function() replay(known.graph, stack, step, options) end, how
 end
 
 return M

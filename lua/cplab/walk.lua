@@ -97,13 +97,13 @@ local function expect_at_loss(self)
         who .. " (labels)"))
 end
 
--- Of a stack's or a depth's logits: dlogits is filled, times `scale`, and loss_sum.
-local function differentiate(self, scale)
+-- Of a stack's or a depth's logits: dlogits is filled, times what its dial says, and loss_sum.
+local function differentiate(self)
     expect_at_loss(self)
     self.kernels.cross_entropy(ffi.new("cpl_cross_entropy", {
         logits = self.logits.data, labels = self.labels.data, dlogits = self.dlogits.data,
         loss_sum = ffi.cast("double *", self.loss_sum.data), n_rows = self.n_logits,
-        vocab = self.model.vocab, grad_scale = scale / math.max(self.n_labels, 1),
+        vocab = self.model.vocab, grad_scale = 1, scale = self.grad_scale:at(),
     }))
     check(C.cpl_tensor_mark_like(self.dlogits, self.logits))
 end
@@ -125,7 +125,7 @@ end
 
 --- From logits to the losses of the rank's rows, and dlogits; nobody reads the losses yet.
 function Stack:differentiate()
-    differentiate(self, 1)
+    differentiate(self)
     self:differentiate_depths()
 end
 

@@ -92,19 +92,36 @@ describe("steps as graphs", function()
         assert.same({ 1, 3 }, counts(1, { A }))
     end)
 
-    it_there("hold one step: another learning rate is another graph", function()
-        local result, message = on_device.with(nil, labs.run, { streams = { A }, cp = 2,
-            model = labs.model { pattern = "G*" }, calls = {
-                { "step", { iters = 3, graphs = 1, optimizer = "sgd", lr = 0.1 } },
-                { "step", { iters = 3, graphs = 1, optimizer = "sgd", lr = 0.2 } },
-                { "step", { iters = 3, optimizer = "sgd", lr = 0.2 } },
-            } })
-        assert(result, message)
-        local first, second, launched = unpack(result.answers)
-        assert.equal(1, second.graph_captures)
-        assert.same(launched.losses, second.losses)
-        assert.not_same(first.losses, second.losses)
-    end)
+    -- Of both optimizers: the other numbers of AdamW are its launches'.
+    for name, other in pairs {
+        sgd = { { clip = 0.05 } },
+        adamw = { { clip = 0.05 }, { betas = { 0.5, 0.95 } }, { eps = 0.1 }, { weight_decay = 1 } },
+    } do
+        it_there("hold one step at any learning rate, and no other step: " .. name, function()
+            local rates, calls = { 0.02, 0.01, 0.02 }, {}
+            local function add(changes, graphs)
+                local step = { iters = 3, graphs = graphs, optimizer = name, lr = 0.02 }
+                for key, value in pairs(changes) do step[key] = value end
+                calls[#calls + 1] = { "step", step }
+            end
+            for _, lr in ipairs(rates) do add({ lr = lr }, 1) end
+            for _, lr in ipairs(rates) do add { lr = lr } end
+            for _, changes in ipairs(other) do add(changes, 1) end
+            local result, message = on_device.with(nil, labs.run, { streams = { A }, cp = 2,
+                model = labs.model { pattern = "G*" }, calls = calls })
+            assert(result, message)
+            for i, m in ipairs(result.answers) do
+                local launched = result.answers[i + #rates]
+                if i <= #rates then
+                    assert.same({ i == 1 and 1 or 0, launched.losses },
+                        { m.graph_captures, m.losses }) -- to the bit
+                elseif i > 2 * #rates then
+                    assert.equal(1, m.graph_captures)
+                end
+            end
+            assert.not_same(result.answers[1].losses, result.answers[2].losses)
+        end)
+    end
 
     it_there("are compared with the reference", function()
         local result, message = on_device.with(nil, labs.run, { stream = A, cp = 2,
