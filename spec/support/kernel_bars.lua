@@ -55,6 +55,8 @@ M.computing = {
     grouped_weights_tensor = { registers = 128, shared = 40960 },
     grouped_rows_tiled = { registers = 128, shared = 16640 },
     grouped_weights_tiled = { registers = 128, shared = 16640 },
+    gdn_carry_naive = { registers = 40, shared = 0 },
+    gdn_carry_tiled = { registers = 128, shared = 16640 },
     -- An optimizer's step: bound by memory, so many threads are to be there.
     adamw = { registers = 80, shared = 0 },
     sgd = { registers = 40, shared = 0 },
