@@ -1,9 +1,9 @@
 /*
  * tile.cuh: a block's tile of a matrix product, by way of shared memory; for
  * any size, transposed or not, of any dtype. A block has THREADS threads and
- * makes TILE x TILE elements, each thread 4 x 4 of them, TILE / 4 apart. The
- * sum over the inner index is made in its order: the same numbers, the same
- * bits.
+ * makes TILE x TILE elements, each thread those of 4 neighbouring rows in 4
+ * columns that lie TILE / 4 apart. The sum over the inner index is made in its
+ * order: the same numbers, the same bits.
  */
 #ifndef CPLI_MATMUL_TILE_CUH
 #define CPLI_MATMUL_TILE_CUH
@@ -35,11 +35,15 @@ template <class T> __host__ __device__ matrix<T> turned(matrix<T> m)
     return m;
 }
 
-/* What both operands lie in while they are multiplied: [inner][row]. One more
- * column keeps the banks of a written column apart. */
-template <class T> struct tile_memory {
-    sum_t<T> left[TILE_INNER][TILE + 1];
-    sum_t<T> right[TILE_INNER][TILE + 1];
+/* What an operand lies in while it is multiplied: [inner][row]. The columns
+ * more keep the banks of a written column apart. Those of floats also keep four
+ * neighbours readable at once; for doubles that would take too many registers.
+ */
+template <class S>
+using tile_side = S[TILE_INNER][TILE + (sizeof(S) == sizeof(float) ? 4 : 1)];
+
+template <class T> struct alignas(16) tile_memory {
+    tile_side<sum_t<T>> left, right;
 };
 
 /* Rows first .. first + TILE - 1 of m, its columns from `inner` on; beyond its
@@ -47,8 +51,8 @@ template <class T> struct tile_memory {
  * neighbours in memory. */
 template <class T>
 __device__ __forceinline__ void
-load_tile(sum_t<T> (&to)[TILE_INNER][TILE + 1], const matrix<T> &m,
-          int64_t first, int64_t n_rows, int64_t inner, int64_t n_inner)
+load_tile(tile_side<sum_t<T>> &to, const matrix<T> &m, int64_t first,
+          int64_t n_rows, int64_t inner, int64_t n_inner)
 {
     for (int i = threadIdx.x; i < TILE * TILE_INNER; i += THREADS) {
         int row = m.transposed ? i % TILE : i / TILE_INNER;
@@ -78,7 +82,7 @@ multiply_tile(tile_memory<T> &memory, const matrix<T> &left, int64_t row,
             sum_t<T> a[TILE_EACH], b[TILE_EACH];
 #pragma unroll
             for (int i = 0; i < TILE_EACH; i++) {
-                a[i] = memory.left[l][y + i * TILE_APART];
+                a[i] = memory.left[l][y * TILE_EACH + i];
                 b[i] = memory.right[l][x + i * TILE_APART];
             }
 #pragma unroll
@@ -102,7 +106,7 @@ store_tile(const S (&sum)[TILE_EACH][TILE_EACH], int64_t row, int64_t n_rows,
     for (int i = 0; i < TILE_EACH; i++)
 #pragma unroll
         for (int j = 0; j < TILE_EACH; j++) {
-            int64_t r = row + y + i * TILE_APART;
+            int64_t r = row + y * TILE_EACH + i;
             int64_t c = column + x + j * TILE_APART;
             if (r < n_rows && c < n_columns)
                 store(r, c, sum[i][j]);
