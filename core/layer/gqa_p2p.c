@@ -326,10 +326,10 @@ static void add(const cpli_round *round, const cpl_tensor *x, cpl_tensor *y)
                      .beta = 1});
 }
 
-/* With room rows are added that may not have come: -0 changes no number. */
+/* With room rows are added that may not have come: zeros. */
 static cpl_status expect(const cpli_round *round, cpl_tensor *rows)
 {
-    return round->has_room ? cpl_tensor_fill(rows, -0.0) : CPL_OK;
+    return round->has_room ? cpl_tensor_fill(rows, 0) : CPL_OK;
 }
 
 /* One step: what the step before made goes on while this one is computed. */
