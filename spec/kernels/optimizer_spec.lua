@@ -150,7 +150,8 @@ describe("a learning rate in memory", function()
 
     for _, case in ipairs { { "ref", "f64" }, { "cpu", "f64" }, { "cpu", "f32" } } do
         for _, name in ipairs { "adamw", "sgd" } do
-            local title = ("gives the bits of one that is said: %s %s %s"):format(name, unpack(case))
+            local title = ("gives the bits of one that is said: %s %s %s"):format(name,
+                unpack(case))
             it(title, function()
                 local kernels = C.cpl_kernels_for(case[1], clib.dtypes[case[2]])
                 local rate = ffi.new("double[1]", 0.1)
