@@ -97,21 +97,24 @@ local TRAINING = {
     ["sgd in f64"] = { { optimizer = "sgd", lr = 0.5 }, "f64" },
     ["sgd, clipped, in f32"] = { SGD, "f32" },
     ["sgd, clipped, in bf16"] = { SGD, "bf16" },
+    ["adamw, clipped, in bf16"] = { ADAMW, "bf16" },
+    ["adamw, clipped, in bf16, as a graph"] = { ADAMW, "bf16", 1 },
 }
 local LOSSES = { f64 = 1e-12, f32 = 1e-4, bf16 = 0.01 }
 
--- The losses of three steps on devices and on one rank of the host, and what the steps waited.
-local function train(training, dtype)
-    local options = { iters = 3 }
-    for name, value in pairs(training) do options[name] = value end
+-- The losses of three steps on devices and on one rank of the host, and what the steps waited and
+-- how many were replays.
+local function train(training, dtype, graphs)
+    local options, there = { iters = 3 }, { iters = 3, graphs = graphs }
+    for name, value in pairs(training) do options[name], there[name] = value, value end
     local result, message = on_device.with(nil, labs.run, {
         stream = labs.padded({ 7, 0, 9, 1 }, 4), cp = 2,
         model = labs.model { pattern = "G*", policy = "zigzag", dtype = dtype },
-        calls = { { "step", options }, { "reference", options } },
+        calls = { { "step", there }, { "reference", options } },
     })
     if not result then error(message, 2) end
     local trained, reference = unpack(result.answers)
-    return trained.losses, reference.losses, trained.host_syncs_in_step
+    return trained.losses, reference.losses, trained.host_syncs_in_step, trained.graph_replays
 end
 
 local function farthest(losses, expected)
@@ -127,13 +130,13 @@ end
 describe("training on devices goes as on one rank of the host, and waits for nothing:", function()
     for name, job in pairs(TRAINING) do
         it_there(name, function()
-            local losses, expected, syncs = train(unpack(job))
+            local losses, expected, syncs, replays = train(unpack(job))
             local bound = LOSSES[job[2]]
             assert.equal(3, #losses)
             assert.is_true(farthest(losses, expected) <= bound,
                 table.concat(losses, " ") .. " / " .. table.concat(expected, " "))
             assert.is_true(expected[1] - expected[3] > 2 * bound * expected[1])
-            assert.equal(0, syncs)
+            assert.same({ 0, job[3] and 2 }, { syncs, replays })
         end)
     end
 end)
@@ -255,6 +258,8 @@ describe("training on devices that was captured", function()
     for name, job in pairs {
         ["adamw, clipped"] = { dtype = "f64",
             settings = { optimizer = "adamw", lr = 0.02, clip = 0.05 } },
+        ["adamw, clipped, in bf16"] = { dtype = "bf16",
+            settings = { optimizer = "adamw", lr = 0.02, clip = 0.05, weight_decay = 0.1 } },
         ["sgd, clipped, in bf16"] = { dtype = "bf16",
             settings = { optimizer = "sgd", lr = 2, clip = 0.25 } },
     } do

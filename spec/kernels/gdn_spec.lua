@@ -450,6 +450,88 @@ describe("the summary", function()
     end
 end)
 
+describe("gdn_carry", function()
+    local function drawn(j, ...) return numbers.tensor(5, j, { ... }) end
+
+    -- By entries: states, transitions, offsets.
+    local LISTS = { { 3, -1, 0, 2 }, { 1, 0, -1, 1 }, { 0, -1, 1, 1 } }
+
+    for _, device in ipairs(DEVICES) do
+        it("goes on with states as lists say, and leaves the others: " .. device, function()
+            for _, transpose in ipairs { false, true } do
+                local M, B, h = drawn(1, 2, 3, 5, 5), drawn(2, 2, 3, 5, 4), drawn(3, 4, 3, 5, 4)
+                local given = h:totable()
+                for i = 1, 60 do given[i] = 0 / 0 end -- what goes on from nothing is not read
+                local carried = op.gdn_carry(M, B, tensor.from(given, h:shape()), {
+                    device = device, transpose = transpose, states = LISTS[1],
+                    transitions = LISTS[2], offsets = LISTS[3] })
+                close("begun", numbers.rows(carried, 0, 1), numbers.rows(B, 1, 1), 0)
+                close("nobody's", numbers.rows(carried, 1, 1), numbers.rows(h, 1, 1), 0)
+                for _, i in ipairs { 1, 4 } do
+                    local state, m, b = LISTS[1][i], LISTS[2][i], LISTS[3][i]
+                    close("state " .. state, numbers.rows(carried, state, 1),
+                        affine(numbers.rows(M, m, 1), numbers.rows(B, b, 1),
+                            numbers.rows(h, state, 1), transpose), 1e-15)
+                end
+            end
+        end)
+
+        it("carries a state through a sequence in two parts, and its gradient back: " .. device,
+            function()
+                local x = inputs({ T = 40, Hv = 2, K = 5, V = 3, g_low = -0.1 })
+                local options = { cu_seqlens = { 0, 17, 40 }, device = device, l2norm = true }
+                local M, B = op.gdn_summary(x.k, x.v, x.g, x.beta, options)
+                local b = op.gdn_summary_backward(x.q, x.k, x.v, x.g, x.beta, x.d_o, options)
+                local function through(offset, h, transpose, parts)
+                    for _, part in ipairs(parts) do
+                        h = op.gdn_carry(M, offset, h, { device = device, transpose = transpose,
+                            transitions = { part }, offsets = { part } })
+                    end
+                    return h
+                end
+                local _, hT = forward(x, { h0 = x.h0, device = device })
+                close("hT", through(B, x.h0, false, { 0, 1 }), hT, 1e-13)
+                close("dh0", through(b, x.d_hT, true, { 1, 0 }),
+                    backward(x, { h0 = x.h0, device = device }).dh0, 1e-13)
+                far("back in the order of tokens", through(b, x.d_hT, true, { 0, 1 }),
+                    backward(x, { h0 = x.h0, device = device }).dh0, 1e-3)
+            end)
+    end
+
+    it("takes no states, and lists of nothing", function()
+        for _, device in ipairs(DEVICES) do
+            local M, B, h = drawn(1, 1, 2, 3, 3), drawn(2, 1, 2, 3, 4), drawn(3, 2, 2, 3, 4)
+            local none = tensor.zeros { 0, 2, 3, 4 }
+            assert.same({ 0, 2, 3, 4 }, op.gdn_carry(M, B, none, { device = device }):shape())
+            assert.same(h:totable(), op.gdn_carry(M, B, h, { device = device, states = {} })
+                :totable())
+            assert.same(h:totable(), op.gdn_carry(M, none, h, { device = device,
+                states = { -1, -1 } }):totable())
+        end
+    end)
+
+    it("refuses entries that are not there, states twice, and lists of other lengths", function()
+        local M, B, h = drawn(1, 1, 2, 3, 3), drawn(2, 2, 2, 3, 4), drawn(3, 3, 2, 3, 4)
+        local function refused(message, options)
+            local ok, got = pcall(function() local _ = op.gdn_carry(M, B, h, options) end)
+            assert.is_false(ok)
+            assert.equal("op.gdn_carry: " .. message,
+                (got:gsub("^%.?/?spec/kernels/gdn_spec%.lua:%d+: ", "")))
+        end
+        refused("transitions[2] must be an integer in -1 .. 0 (got 1)")
+        refused("states[1] must be an integer in -1 .. 2 (got 3)", { states = { 3 } })
+        refused("offsets[1] must be an integer in -1 .. 1 (got 2)",
+            { states = { 0 }, offsets = { 2 } })
+        refused("states[3] = 0 stands twice", { states = { 0, -1, 0, -1 },
+            transitions = { 0, 0, 0, 0 } })
+        refused("transitions has 1 entries, but states has 2",
+            { states = { 0, 1 }, transitions = { 0 } })
+        refused("offsets[2] = -1, but states[2] = 1 goes on",
+            { states = { 0, 1 }, transitions = { 0, 0 }, offsets = { 0, -1 } })
+        refused("wide numbers are those of bf16, on a device", { wide = true })
+    end)
+end)
+
 it("many sequences of one token run, one chunk each", function()
     local n = 3000
     local x = inputs({ T = n, K = 2, V = 2, S = n })

@@ -72,10 +72,11 @@ end
 -- Kernels that users know by another name.
 local PUBLIC = { attention = "gqa", attention_backward = "gqa_backward" }
 -- What has no gradient to speak of: an optimizer's step, a sort, a move, whose gradient moves the
--- other way, and a load and its loss, which has its gradient beside it.
+-- other way, a state that goes on, whose gradient goes on by M', and a load and its loss, which has
+-- its gradient beside it.
 local NO_GRADIENT = {
     adamw = true, sgd = true, step_factors = true, moe_group = true, move_rows = true,
-    moe_load = true, moe_balance = true,
+    gdn_carry = true, moe_load = true, moe_balance = true,
 }
 
 describe("the list of ops", function()

@@ -132,6 +132,38 @@ describe("sgd", function()
     end)
 end)
 
+-- Both read it where it lies, and the number beside it not at all.
+describe("a learning rate in memory", function()
+    local function moved(name, kernels, dtype, fields)
+        local p, x = ffi.new("cpl_" .. name), inputs(67, dtype)
+        p.w, p.grad, p.n = x[1]._ptr.data, x[2]._ptr.data, 67
+        local factors = ffi.new("double[3]", 0.5, 0.75, 0.5)
+        p.factors = factors
+        if name == "adamw" then
+            p.m, p.v, p.beta1, p.beta2 = x[3]._ptr.data, x[4]._ptr.data, 0.9, 0.95
+            p.eps, p.weight_decay = 1e-3, 0.5
+        end
+        for field, value in pairs(fields) do p[field] = value end
+        kernels[name](p)
+        return x[1]:totable(), factors
+    end
+
+    for _, case in ipairs { { "ref", "f64" }, { "cpu", "f64" }, { "cpu", "f32" } } do
+        for _, name in ipairs { "adamw", "sgd" } do
+            local title = ("gives the bits of one that is said: %s %s %s"):format(name,
+                unpack(case))
+            it(title, function()
+                local kernels = C.cpl_kernels_for(case[1], clib.dtypes[case[2]])
+                local rate = ffi.new("double[1]", 0.1)
+                local read = moved(name, kernels, case[2], { rate = rate, lr = 0 / 0 })
+                assert.same(moved(name, kernels, case[2], { lr = 0.1 }), read)
+                rate[0] = 0.2
+                assert.not_same(read, (moved(name, kernels, case[2], { rate = rate, lr = 0.1 })))
+            end)
+        end
+    end
+end)
+
 describe("step_factors", function()
     local function factors(options, device)
         options.device = device

@@ -3,8 +3,9 @@
 --
 -- A call is { op =, parts = { "forward" }, scalars = { n_rows = .. },
 -- arrays = { x = { rows =, width =, stride = } }, outputs = { y = { .. } },
--- integers = { tokens = { ctype = "int32_t", .. } }, spans = { { slot, length }, .. },
--- blocks = { { q_slot =, .. }, .. }, workspace = true }. Entries of arrays and outputs:
+-- integers = { tokens = { ctype = "int32_t", .. } } (any list; of doubles, too),
+-- spans = { { slot, length }, .. }, blocks = { { q_slot =, .. }, .. }, workspace = true }. Entries
+-- of arrays and outputs:
 --   rows, width   the numbers that count
 --   stride        between rows, >= width (the default); also set as the field <name>_stride
 --   low, high     the range of an input (-1, 1)

@@ -30,6 +30,7 @@ local CALLS = {
     gdn = { gq, gq, gv, gate, gate }, gdn_backward = { gq, gq, gv, gate, gate, gv, t(1, HV, K, V) },
     gdn_summary = { gq, gv, gate, gate },
     gdn_summary_backward = { gq, gq, gv, gate, gate, gv },
+    gdn_carry = { t(3, HV, K, K), t(3, HV, K, V), t(3, HV, K, V) },
     matmul = { t(2, 3), t(3, 5) }, matmul_backward = { t(2, 3), t(3, 5), t(2, 5) },
     grouped_matmul = { t(T, 3), t(2, 5, 3), { 0, 2, 6 } },
     grouped_matmul_backward = { t(T, 3), t(2, 5, 3), { 0, 2, 6 }, t(T, 5) },

@@ -3,10 +3,12 @@
 --
 -- Bounds: f64 1e-13 (sums of up to 70 terms in another order), f32 2e-6 (the inputs' rounding
 -- included).
+local clib = require "clib"
 local message = require "spec.support.message"
 local numbers = require "spec.kernels.numbers"
 local op = require "cplab.op"
 local tensor = require "cplab.tensor"
+local C, ffi = clib.C, clib.ffi
 
 local BOUNDS = { f64 = 1e-13, f32 = 2e-6 }
 local random = numbers.tensor
@@ -142,6 +144,7 @@ end)
 describe("move_rows", function()
     local CASES = {
         { from = { 2, 0, 2, -1 }, to = { 5, 1, 0, 3 } },
+        { from = { 1, -1, 0, 2, -1 }, to = { -1, 2, 4, -1, -1 } },
         { from = { 1, -1, 0 } },
         { to = { 3, 0, 4 } },
         {},
@@ -160,7 +163,7 @@ describe("move_rows", function()
                     for k = 1, #(case.from or case.to or { 1, 2, 3 }) do
                         local from, to = case.from and case.from[k] or k - 1,
                             case.to and case.to[k] or k - 1
-                        for j = 1, 5 do
+                        for j = 1, to < 0 and 0 or 5 do
                             local before = add and wanted[to * 5 + j] or 0
                             wanted[to * 5 + j] = before + (from < 0 and 0 or source[from * 5 + j])
                         end
@@ -171,12 +174,27 @@ describe("move_rows", function()
         end
     end)
 
+    it("leaves the row before y alone where one goes to -1", function()
+        for _, case in ipairs { { "cpu", "f64" }, { "cpu", "f32" }, { "ref", "f64" } } do
+            local ctype = case[2] == "f64" and "double" or "float"
+            local x, y = ffi.new(ctype .. "[4]", 1, 2, 3, 4), ffi.new(ctype .. "[6]", -7)
+            local to = ffi.new("int64_t[2]", -1, 1)
+            for _, add in ipairs { false, true } do
+                C.cpl_kernels_for(case[1], clib.dtypes[case[2]]).move_rows(ffi.new("cpl_move_rows",
+                    { x = x, y = y + 2, to = to, n = 2, width = 2, x_stride = 2, y_stride = 2,
+                        add = add }))
+            end
+            assert.same({ -7, -7, -7, -7, 6, 8 }, { y[0], y[1], y[2], y[3], y[4], y[5] })
+        end
+    end)
+
     it("refuses rows that are not there, and a row of y twice", function()
         local x, y = tensor.zeros { 3, 2 }, tensor.zeros { 4, 2 }
         for options, wanted in pairs {
             [{ from = { 3 } }] = "op.move_rows: from[1] must be an integer in -1 .. 2 (got 3)",
-            [{ to = { 4 } }] = "op.move_rows: to[1] must be an integer in 0 .. 3 (got 4)",
-            [{ to = { 1, 1 } }] = "op.move_rows: to[2] = 1 stands twice",
+            [{ to = { 4 } }] = "op.move_rows: to[1] must be an integer in -1 .. 3 (got 4)",
+            [{ to = { -1, 1, -1, 1 }, from = { 0, 0, 0, 0 } }] =
+                "op.move_rows: to[4] = 1 stands twice",
             [{ from = { 0, 0, 0, 0, 0 } }] = "op.move_rows: 5 rows do not fit x of 3 and y of 4",
             [{ from = { 0 }, to = { 1, 2 } }] =
                 "op.move_rows: to has 2 entries, but from has 1",

@@ -253,6 +253,16 @@ describe("cross_entropy", function()
             outputs = { dlogits = { rows = 4, width = vocab } } }
     end, 1e-12, 1e-5) -- logits of 20 are known to 20 roundings
 
+    for_sizes("gradient, scaled by a number in memory", function(vocab)
+        return { op = "cross_entropy",
+            scalars = { n_rows = 4, vocab = vocab, grad_scale = 0.25,
+                loss_sum = ffi.new "double[1]" },
+            integers = { labels = { ctype = "int32_t", vocab - 1, -1, 0, vocab - 1 },
+                scale = { ctype = "double", -3 } },
+            arrays = { logits = { rows = 4, width = vocab, low = -20, high = 20 } },
+            outputs = { dlogits = { rows = 4, width = vocab } } }
+    end, 1e-12, 1e-5)
+
     it("sums the loss, also without a gradient", function()
         for _, size in ipairs(SIZES) do
             local loss = {}
@@ -447,6 +457,26 @@ describe("gdn", function()
             for name, list in pairs(first) do assert.same(list, again[name]) end
         end
     end)
+end)
+
+describe("gdn_carry", function()
+    -- Five states. Of six entries two do nothing, one goes on from nothing, two share a summary.
+    local HEADS, V = 2, 7
+    for _, transpose in ipairs { false, true } do
+        for_sizes("transposed " .. tostring(transpose), function(k)
+            local function states(n, width) return { rows = n * HEADS, width = k * width } end
+            local before, out = states(5, V), states(5, V)
+            out.grad = true -- what no entry names stays
+            return { op = "gdn_carry",
+                scalars = { n = 6, heads = HEADS, key_dim = k, value_dim = V,
+                    transpose = transpose },
+                integers = { span = { ctype = "int64_t", 3, -1, 0, 4, -1, 2 },
+                    transition_of = { ctype = "int64_t", 1, 0, -1, 0, -1, 1 },
+                    offset_of = { ctype = "int64_t", 0, 2, 1, 2, 0, 0 } },
+                arrays = { transition = states(2, k), offset = states(3, V), ["in"] = before },
+                outputs = { out = out } }
+        end)
+    end
 end)
 
 describe("the comparison", function()

@@ -128,15 +128,17 @@ end
 -- Channels, taps, whether there are a bias and halos.
 local conv_shapes = { { 16, 4, true }, { 8, 4, false }, { 3, 3, true }, { 3, 3, false } }
 
-local function cross_entropy(vocab, in_place)
+local function cross_entropy(vocab, in_place, is_scaled)
     local n = 4
     return {
         arrays = {
+            scale = is_scaled and doubles(1, share) or nil,
             logits = array(n * vocab), loss_sum = out(1, "f64"),
             labels = list("i32", n, function(i) return i == 1 and -1 or i * 7 % vocab end),
             dlogits = in_place and { same_as = "logits" } or out(n * vocab),
         },
         numbers = { n_rows = n, vocab = vocab, grad_scale = 0.25 },
+        free = { scale = true }, -- times softmax less one-hot, or each of them times it
     }
 end
 
@@ -212,7 +214,7 @@ local function move_rows(width, add)
             x = array((n + 1) * width),
             y = add and array((n + 2) * width) or out((n + 2) * width),
             from = list("i64", n, function(i) return i % 3 == 1 and -1 or n - i end),
-            to = list("i64", n, function(i) return n + 1 - i end),
+            to = list("i64", n, function(i) return i == 2 and -1 or n + 1 - i end),
         },
         numbers = { n = n, width = width, x_stride = width, y_stride = width, add = add },
     }
@@ -227,20 +229,21 @@ local function axpby(is_wide)
 end
 
 -- Of the factors the first is the share of the gradient; the others lie between 0 and 1.
-local function adamw()
+local function adamw(has_rate)
     local n = 37
     local factors = doubles(3, share)
     factors.open = 1
     return {
         arrays = { grad = wide(n), w = array(n), m = wide(n), v = wide(n, share),
-            factors = factors },
+            factors = factors, rate = has_rate and doubles(1, share) or nil },
         numbers = { n = n, lr = 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1 },
     }
 end
 
-local function sgd()
+local function sgd(has_rate)
     return {
-        arrays = { grad = wide(37), w = array(37), factors = doubles(1, share) },
+        arrays = { grad = wide(37), w = array(37), factors = doubles(1, share),
+            rate = has_rate and doubles(1, share) or nil },
         numbers = { n = 37, lr = 0.25 },
     }
 end
@@ -451,6 +454,23 @@ local function gdn_summary_backward()
     return case
 end
 
+-- Four states; entries that do nothing, that go on from nothing, and that share a summary.
+local function gdn_carry(key, value, transpose)
+    local function states(n, width) return wide(n * HEADS * key * width) end
+    local function entries(given)
+        return list("i64", #given, function(i) return given[i + 1] end)
+    end
+    return {
+        arrays = {
+            transition = states(2, key), offset = states(2, value), ["in"] = states(4, value),
+            out = out(4 * HEADS * key * value, "wide"), span = entries { 3, -1, 0, 2 },
+            transition_of = entries { 1, 0, -1, 1 }, offset_of = entries { 0, 1, 1, 0 },
+        },
+        numbers = { n = 4, heads = HEADS, key_dim = key, value_dim = value,
+            transpose = transpose },
+    }
+end
+
 -- ---- the table ----------------------------------------------------------------------------------
 
 -- make(what, ...) for each of a list.
@@ -483,7 +503,8 @@ M.cases = {
     swiglu_backward = each(widths, swiglu, true),
     embedding = { embedding() },
     embedding_backward = { embedding(true) },
-    cross_entropy = { cross_entropy(40), cross_entropy(37, true), cross_entropy(3) },
+    cross_entropy = { cross_entropy(40), cross_entropy(37, true), cross_entropy(3),
+        cross_entropy(40, false, true), cross_entropy(3, true, true) },
     matmul = { matmul(130, 24, 40, false, 1), matmul(66, 70, 17, true, 1),
         matmul(5, 7, 3, false, 3) },
     grouped_matmul = { grouped_matmul(groups, 40, 16), grouped_matmul(groups, 5, 67) },
@@ -500,13 +521,14 @@ M.cases = {
     moe_combine = each(widths, moe_combine),
     moe_combine_backward = each(widths, moe_combine_backward),
     sum_squares = { sum_squares() },
-    adamw = { adamw() },
-    sgd = { sgd() },
+    adamw = { adamw(), adamw(true) },
+    sgd = { sgd(), sgd(true) },
     step_factors = { step_factors() },
     gdn = { gdn() },
     gdn_backward = { gdn_backward() },
     gdn_summary = { gdn_summary() },
     gdn_summary_backward = { gdn_summary_backward() },
+    gdn_carry = { gdn_carry(8, 6, false), gdn_carry(66, 3, true) },
 }
 
 return M

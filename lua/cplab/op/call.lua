@@ -331,6 +331,28 @@ function Dims:spans(cu_seqlens)
     return self:at(spans), cu
 end
 
+--- Where the kernel finds a list of numbers of rows, from 0, or -1 for none; all such lists of a
+-- call have as many `entries`.
+-- @tparam number n how many rows there are
+function Dims:indices(name, list, n)
+    args.integers(self.who, name, list, -1, n - 1)
+    if self.entries ~= nil and self.entries ~= #list then
+        M.fail(self.who, "%s has %d entries, but %s has %d", name, #list, self.origin.entries,
+            self.entries)
+    end
+    self.entries, self.origin.entries = #list, name
+    return self:list("int64_t", list)
+end
+
+--- Raises where such a list has a row twice.
+function Dims:check_each_once(name, list)
+    local seen = {}
+    for i, row in ipairs(list) do
+        if seen[row] then M.fail(self.who, "%s[%d] = %d stands twice", name, i, row) end
+        seen[row] = row >= 0
+    end
+end
+
 --- Where the kernel finds a list of integers, T of them.
 function Dims:integers(name, list, ctype)
     args.integers(self.who, name, list, nil, nil)

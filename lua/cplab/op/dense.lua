@@ -135,32 +135,17 @@ function M.grouped_matmul_backward(x, w, offsets, dy, options)
     return dx, dw
 end
 
--- A list of row numbers, or nil for "as they stand"; returns how many there are.
-local function take_rows(dims, name, list, low, rows)
-    if list == nil then return nil end
-    args.integers(dims.who, name, list, low, rows - 1)
-    if dims.rows ~= nil and dims.rows ~= #list then
-        call.fail(dims.who, "%s has %d entries, but %s has %d", name, #list, dims.origin.rows,
-            dims.rows)
-    end
-    dims.rows, dims.origin.rows = #list, name
-    return dims:list("int64_t", list)
-end
-
-local function check_each_once(dims, to)
-    local seen = {}
-    for i, row in ipairs(to or {}) do
-        if seen[row] then call.fail(dims.who, "to[%d] = %d stands twice", i, row) end
-        seen[row] = true
-    end
+-- A list of row numbers, or nil for "as they stand".
+local function take_rows(dims, name, list, n)
+    return list and dims:indices(name, list, n) or nil
 end
 
 --- Rows by lists: y[to[i]] = x[from[i]], or += it.
 -- @tparam cplab.tensor x [N, D]
 -- @tparam cplab.tensor y [M, D], what stands there before
 -- @tparam ?table options from, to (lists of row numbers from 0; without one: 0, 1, 2, ...; -1 in
---   from: a row of zeros; none stands twice in to), add (false), wide (false: true says that the
---   numbers are WIDE ones, f32, of a call of bf16), device
+--   from: a row of zeros; -1 in to: none is moved; no other stands twice in to), add (false), wide
+--   (false: true says that the numbers are WIDE ones, f32, of a call of bf16), device
 -- @treturn cplab.tensor a new y
 function M.move_rows(x, y, options)
     local who = "op.move_rows"
@@ -171,10 +156,10 @@ function M.move_rows(x, y, options)
     local p = ffi.new "cpl_move_rows"
     p.x = dims:take("x", x, "N D", options.wide)
     dims:take("y", y, "M D", options.wide)
-    p.from = take_rows(dims, "from", options.from, -1, dims.N)
-    p.to = take_rows(dims, "to", options.to, 0, dims.M)
-    check_each_once(dims, options.to)
-    p.n = dims.rows or math.min(dims.N, dims.M)
+    p.from = take_rows(dims, "from", options.from, dims.N)
+    p.to = take_rows(dims, "to", options.to, dims.M)
+    dims:check_each_once("to", options.to or {})
+    p.n = dims.entries or math.min(dims.N, dims.M)
     if not options.from and p.n > dims.N or not options.to and p.n > dims.M then
         call.fail(who, "%d rows do not fit x of %d and y of %d", tonumber(p.n), dims.N, dims.M)
     end

@@ -126,4 +126,54 @@ function M.gdn_summary_backward(q, k, v, g, beta, d_o, options)
     return offset
 end
 
+local function numbers_below(n)
+    local list = {}
+    for i = 1, n do list[i] = i - 1 end
+    return list
+end
+
+-- Where a state begins with no offset there is nothing to go on to.
+local function check_offsets(who, states, offsets)
+    for i, state in ipairs(states) do
+        if state >= 0 and offsets[i] < 0 then
+            call.fail(who, "offsets[%d] = -1, but states[%d] = %d goes on", i, i, state)
+        end
+    end
+end
+
+--- States that go on by summaries: h[s] becomes B[o] + M[t] h[s] for each head, where s, t and o
+-- are the numbers, from 0, that stand in one place of the lists `states`, `transitions` and
+-- `offsets`. With transpose M' is meant: the gradients of states go back so.
+-- @tparam cplab.tensor transition M [N, Hv, K, K]
+-- @tparam cplab.tensor offset B [O, Hv, K, V]
+-- @tparam cplab.tensor h [S, Hv, K, V]
+-- @tparam ?table options states (0, 1, .. S - 1; none stands twice; -1: nothing is done),
+--   transitions (as states; -1: there is none, and h[s] becomes B[o]), offsets (as states),
+--   transpose (false), wide (false: true says that the numbers are WIDE ones, f32, of a call of
+--   bf16), device
+-- @treturn cplab.tensor a new h; what is not in `states` is as it was
+function M.gdn_carry(transition, offset, h, options)
+    local who = "op.gdn_carry"
+    options = call.options(who, options, { states = "list?", transitions = "list?",
+        offsets = "list?", transpose = "boolean?", wide = "boolean?" })
+    local dims = call.dims(who, options)
+    if options.wide then dims:set_wide() end
+    local p = ffi.new "cpl_gdn_carry"
+    p.transition = dims:take_wide("M", transition, "N Hv K K")
+    p.offset = dims:take_wide("B", offset, "O Hv K V")
+    p["in"] = dims:take_wide("h", h, "S Hv K V")
+    local states = options.states or numbers_below(dims.S)
+    local offsets = options.offsets or states
+    p.span = dims:indices("states", states, dims.S)
+    p.transition_of = dims:indices("transitions", options.transitions or states, dims.N)
+    p.offset_of = dims:indices("offsets", offsets, dims.O)
+    dims:check_each_once("states", states)
+    check_offsets(who, states, offsets)
+    local carried = dims:copy(h)
+    p.out, p.transpose, p.n = dims:at(carried), options.transpose or false, dims.entries
+    p.heads, p.key_dim, p.value_dim = dims.Hv, dims.K, dims.V
+    dims:call("gdn_carry", p)
+    return carried
+end
+
 return M

@@ -341,6 +341,17 @@ local function moe_combine_backward()
     }
 end
 
+-- States of 8 x 8, of which each entry has another one.
+local function gdn_carry(transpose)
+    local arrays = { transition = behind(nil, "wide"), offset = behind(nil, "wide"),
+        ["in"] = behind(nil, "wide"), out = behind(nothing, "wide") }
+    for _, name in ipairs { "span", "transition_of", "offset_of" } do
+        arrays[name] = far_rows "i64"
+    end
+    return { arrays = arrays, numbers = { n = 3, heads = 1, key_dim = 8, value_dim = 8,
+        transpose = transpose } }
+end
+
 -- Rows without a label are not read where no gradient is wanted.
 local function cross_entropy()
     local vocab = 2 ^ 16
@@ -405,6 +416,7 @@ local cases = {
     moe_dispatch = { moe_dispatch() }, moe_combine = { moe_combine() },
     moe_combine_backward = { moe_combine_backward() },
     cross_entropy = { cross_entropy() }, merge = { merge() },
+    gdn_carry = { gdn_carry(false), gdn_carry(true) },
 }
 
 -- Those that touch every element of dense arrays: 2^31 of them would take minutes here, and memory

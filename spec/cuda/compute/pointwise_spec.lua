@@ -80,7 +80,7 @@ local function move_rows(shape, options)
     }
     if options.lists then
         arrays.from = array(n, function(i) return i % 3 == 1 and -1 or n - i end, { type = "i64" })
-        arrays.to = array(n, function(i) return n + 1 - i end, { type = "i64" })
+        arrays.to = array(n, function(i) return i == 2 and -1 or n + 1 - i end, { type = "i64" })
     end
     return { arrays = arrays, numbers = { n = n, width = width, x_stride = width + more,
         y_stride = width, add = options.add or false, wide = options.wide or false } }
@@ -105,22 +105,24 @@ local function doubles(list)
     return array(#list, function(i) return list[i + 1] end, { type = "f64" })
 end
 
-local function adamw(n)
+-- With `rate` the learning rate is read where that says, and the number beside it is NaN.
+local function adamw(n, rate)
     local function wide(values) return array(n, values, { type = "wide" }) end
     return {
         arrays = { grad = wide(), w = array(n), m = wide(),
             v = wide(function() return random() ^ 2 end),
-            factors = doubles { 0.5, 1 - 0.9 ^ 3, 1 - 0.95 ^ 3 } },
-        numbers = { n = n, lr = 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8,
+            factors = doubles { 0.5, 1 - 0.9 ^ 3, 1 - 0.95 ^ 3 },
+            rate = rate and doubles { rate } or nil },
+        numbers = { n = n, lr = rate and 0 / 0 or 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8,
             weight_decay = 0.1 },
     }
 end
 
-local function sgd(n)
+local function sgd(n, rate)
     return {
         arrays = { grad = array(n, random, { type = "wide" }), w = array(n),
-            factors = doubles { -0.75 } },
-        numbers = { n = n, lr = 0.25 },
+            factors = doubles { -0.75 }, rate = rate and doubles { rate } or nil },
+        numbers = { n = n, lr = rate and 0 / 0 or 0.25 },
     }
 end
 
@@ -198,8 +200,10 @@ compute.describe({ describe, it, pending }, "elements", function(device, each)
 
     each("of an optimizer's step", function(dtype, way)
         for _, n in ipairs { 0, 1, 24, 37 } do
-            compute.try(device, "adamw", adamw(n), dtype, way)
-            compute.try(device, "sgd", sgd(n), dtype, way)
+            for _, rate in ipairs { false, 0.03 } do -- false: there is none
+                compute.try(device, "adamw", adamw(n, rate), dtype, way)
+                compute.try(device, "sgd", sgd(n, rate), dtype, way)
+            end
             for _, factors in ipairs { { 2, -0.5 }, { 2, 0 }, { 0, 3 } } do
                 compute.try(device, "axpby", axpby(n, factors[1], factors[2], n == 24), dtype, way)
             end
@@ -212,10 +216,10 @@ compute.describe({ describe, it, pending }, "elements", function(device, each)
     -- Of the factors it is the share of the gradient: the others lie between 0 and 1.
     each("of an optimizer's step where one is NaN or infinite", function(dtype, way)
         for op, make in pairs { adamw = adamw, sgd = sgd } do
-            for name in pairs(make(1).arrays) do
+            for name, one in pairs(make(1, 0.5).arrays) do
                 for _, bad in ipairs { 0 / 0, 1 / 0, -1 / 0 } do
-                    local case = make(21)
-                    local array_of, place = case.arrays[name], name == "factors" and 0 or 20
+                    local case = make(21, 0.5)
+                    local array_of, place = case.arrays[name], one.type == "f64" and 0 or 20
                     local values = array_of.values
                     array_of.values = function(i) return i == place and bad or values(i) end
                     compute.try(device, op, case, dtype, way)

@@ -80,6 +80,9 @@ local function cross_entropy(n, vocab, options)
         },
         numbers = { n_rows = n, vocab = vocab, grad_scale = 0.25 },
     }
+    if options.scale then
+        case.arrays.scale = array(1, function() return options.scale end, { type = "f64" })
+    end
     if options.in_place then case.arrays.dlogits = { same_as = "logits" } end
     if options.no_gradient then case.arrays.dlogits = nil end
     return case
@@ -131,7 +134,8 @@ compute.describe({ describe, it, pending }, "tokens", function(device, each)
 
     each("judged by their labels", function(dtype, way)
         for _, size in ipairs { { 0, 5 }, { 1, 1 }, { 7, 3 }, { 5, 40 }, { 4, 1037 } } do
-            for _, options in ipairs { {}, { in_place = true }, { no_gradient = true } } do
+            for _, options in ipairs { {}, { in_place = true }, { no_gradient = true },
+                { scale = -3 }, { scale = -3, in_place = true } } do
                 local case = cross_entropy(size[1], size[2], options)
                 case.bounds = loss_bounds[dtype]
                 compute.try(device, "cross_entropy", case, dtype, way)
