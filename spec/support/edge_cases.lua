@@ -137,6 +137,7 @@ local function cross_entropy(vocab, in_place)
             dlogits = in_place and { same_as = "logits" } or out(n * vocab),
         },
         numbers = { n_rows = n, vocab = vocab, grad_scale = 0.25 },
+        bounds = { f64 = 3e-5 }, -- a sum of logarithms that are not
     }
 end
 
@@ -451,6 +452,22 @@ local function gdn_summary_backward()
     return case
 end
 
+-- Two states of a place each, a third that starts anew, and an entry that says nothing.
+local function gdn_carry(transpose)
+    local n, each = 4, HEADS * KEY * VALUE
+    local function indices(...)
+        local all = { ... }
+        return list("i64", n, function(i) return all[i + 1] end)
+    end
+    return {
+        arrays = { transition = wide(2 * HEADS * KEY * KEY), offset = wide(3 * each),
+            ["in"] = wide(3 * each), out = out(3 * each, "wide"), span = indices(2, 0, -1, 1),
+            transition_of = indices(1, -1, 0, 0), offset_of = indices(0, 2, 0, 1) },
+        numbers = { n = n, heads = HEADS, key_dim = KEY, value_dim = VALUE,
+            transpose = transpose },
+    }
+end
+
 -- ---- the table ----------------------------------------------------------------------------------
 
 -- make(what, ...) for each of a list.
@@ -507,6 +524,7 @@ M.cases = {
     gdn_backward = { gdn_backward() },
     gdn_summary = { gdn_summary() },
     gdn_summary_backward = { gdn_summary_backward() },
+    gdn_carry = { gdn_carry(false), gdn_carry(true) },
 }
 
 return M
