@@ -122,6 +122,26 @@ static inline void add_scaled(real *y, real a, const real *x, int64_t n)
         y[i] += a * x[i];
 }
 
+/* Whether no number is NaN or Inf: x - x is 0, or NaN. */
+static inline bool all_finite(const real *x, int64_t n)
+{
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] - x[i];
+    return sum == 0;
+}
+
+/* The same of rows. */
+static inline bool rows_finite(const real *rows, int64_t n, int64_t width,
+                               int64_t stride)
+{
+    bool all = true;
+    for (int64_t i = 0; i < n; i++)
+        all = all && all_finite(rows + i * stride, width);
+    return all;
+}
+
 /* A matrix in row-major order, as gemm sees it. */
 typedef struct matrix {
     const real *data;

@@ -7,6 +7,10 @@
  * al., arXiv 2205.14135). What earlier blocks or calls left in (o, lse) stands
  * for one key of score lse and value o. Backward computes the weights again
  * from lse.
+ *
+ * 0 times a NaN or an Inf is NaN. So a tile in which some row does not see some
+ * key is no product of matrices where what is multiplied with weights of 0 is
+ * not finite, but goes pair by pair.
  */
 #include "real.h"
 #include "spans.h"
@@ -32,6 +36,7 @@ typedef struct tile {
     real *o;                /* [rows, V]; backward: do */
     real *max, *sum;        /* [rows]; backward: lse, do.o */
     real *d_scores, *dq;    /* backward only */
+    bool is_finite;         /* backward: whether all of q and do is */
 } tile;
 
 static int64_t tokens_per_tile(const cpl_attention *p)
@@ -99,10 +104,16 @@ static int64_t visible_end(const tile *t)
     return seen_end(t, t->n_rows - 1);
 }
 
+static bool is_blind(const tile *t)
+{
+    return visible_begin(t) >= visible_end(t);
+}
+
 /* A tile of keys, and the rows of the tile of queries that see one of them. */
 typedef struct strip {
     int64_t key, n_keys; /* counted from the block's first key */
     int64_t row, end_row;
+    bool all_see_all;
 } strip;
 
 /* The strip that starts at `key`, which is visible. */
@@ -118,7 +129,8 @@ static strip strip_at(const tile *t, int64_t key)
     return (strip){.key = key,
                    .n_keys = n,
                    .row = first * t->group,
-                   .end_row = cpli_min(end, t->n_tokens) * t->group};
+                   .end_row = cpli_min(end, t->n_tokens) * t->group,
+                   .all_see_all = all_see_all};
 }
 
 /* Of the strip's keys, those that a row of it sees; at least one. */
@@ -144,7 +156,7 @@ static const real *values(const cpl_attention *p, const tile *t, int64_t key)
            t->kv_head * p->value_dim;
 }
 
-/* Calls visit for every tile that sees a key, of every block and kv head. */
+/* Calls visit for every tile of every block and kv head. */
 static void each_tile(const cpl_attention *p, tile *t, const void *context,
                       void (*visit)(const void *context, const cpl_attention *p,
                                     tile *t))
@@ -162,8 +174,7 @@ static void each_tile(const cpl_attention *p, tile *t, const void *context,
                 t->n_tokens = cpli_min(block->n_queries - i, step);
                 t->n_rows = t->n_tokens * t->group;
                 t->n_before = block->n_before + i;
-                if (visible_begin(t) < visible_end(t))
-                    visit(context, p, t);
+                visit(context, p, t);
             }
         }
 }
@@ -179,8 +190,8 @@ static void mask(real *row, int64_t begin, int64_t end, int64_t n)
 
 /* ---- forward ---- */
 
-/* Scores begin .. end-1 become e^(score - m) with the new maximum m. Returns by
- * how much the row's earlier sums shrink. */
+/* Scores begin .. end-1 become e^(score - m) with the new maximum m, or 0 where
+ * that is -Inf. Returns by how much the row's earlier sums shrink. */
 static real soften(real *scores, int64_t begin, int64_t end, real *max,
                    real *sum)
 {
@@ -188,20 +199,32 @@ static real soften(real *scores, int64_t begin, int64_t end, real *max,
 #pragma omp simd reduction(max : m)
     for (int64_t j = begin; j < end; j++)
         m = scores[j] > m ? scores[j] : m;
+    const real base = m == -REAL(INFINITY) ? 0 : m;
     real total = 0;
 #pragma omp simd reduction(+ : total)
     for (int64_t j = begin; j < end; j++) {
-        scores[j] = real_exp(scores[j] - m);
+        scores[j] = real_exp(scores[j] - base);
         total += scores[j];
     }
-    real shrink = real_exp(*max - m);
+    real shrink = real_exp(*max - base);
     *sum = *sum * shrink + total;
     *max = m;
     return shrink;
 }
 
+/* o += weights v, pair by pair. */
+static void add_seen(const cpl_attention *p, const tile *t, const strip *s,
+                     matrix v)
+{
+    for (int64_t row = s->row; row < s->end_row; row++)
+        for (int64_t j = begin_in(t, s, row); j < end_in(t, s, row); j++)
+            add_scaled(t->o + row * p->value_dim, t->scores[row * KEYS + j],
+                       v.data + j * v.stride, p->value_dim);
+}
+
 static void attend_keys(const cpl_attention *p, const tile *t, const strip *s)
 {
+    const matrix v = plain(values(p, t, s->key), p->v_stride);
     const real *q = t->q + s->row * p->key_dim;
     real *scores = t->scores + s->row * KEYS;
     real *o = t->o + s->row * p->value_dim;
@@ -220,8 +243,12 @@ static void attend_keys(const cpl_attention *p, const tile *t, const strip *s)
         for (int64_t a = 0; a < p->value_dim; a++)
             o_row[a] *= shrink;
     }
-    gemm(n_rows, p->value_dim, s->n_keys, 1, plain(scores, KEYS),
-         plain(values(p, t, s->key), p->v_stride), 1, o, p->value_dim);
+    if (s->all_see_all ||
+        rows_finite(v.data, s->n_keys, p->value_dim, v.stride))
+        gemm(n_rows, p->value_dim, s->n_keys, 1, plain(scores, KEYS), v, 1, o,
+             p->value_dim);
+    else
+        add_seen(p, t, s, v);
 }
 
 /* What (o, lse) hold already, as one key. */
@@ -237,6 +264,10 @@ static void store_result(const cpl_attention *p, const tile *t)
 {
     for (int64_t row = 0; row < t->n_rows; row++) {
         real *o = t->o + row * p->value_dim;
+        const real max = t->max[row];
+        /* NaN if it is not finite, but for the -Inf of no key at all. */
+        if (seen_begin(t, row) < seen_end(t, row) || max != -REAL(INFINITY))
+            t->sum[row] += max - max;
         /* The largest key adds 1, so that the sum is 0 only without keys. */
         real factor = t->sum[row] == 0 ? 0 : 1 / t->sum[row];
 #pragma omp simd
@@ -251,6 +282,9 @@ static void store_result(const cpl_attention *p, const tile *t)
 static void forward_tile(const void *context, const cpl_attention *p, tile *t)
 {
     (void)context;
+    /* What was there before may be no number that stays as it is. */
+    if (is_blind(t) && !p->accumulate)
+        return;
     gather(t, p->q, p->q_stride, p->key_dim, t->q);
     load_result(p, t);
     for (int64_t key = visible_begin(t); key < visible_end(t);) {
@@ -302,6 +336,46 @@ static void weigh(const tile *t, const strip *s)
     }
 }
 
+/* The gradients of a strip whose weights and gradients of scores are there. */
+typedef struct strip_gradients {
+    real *dq, *dk, *dv; /* of its first row, and of its first key */
+} strip_gradients;
+
+static void add_back(const cpl_attention_backward *b, const tile *t,
+                     const strip *s, matrix k, const strip_gradients *to)
+{
+    const cpl_attention *p = &b->forward;
+    const real scale = REAL(p->scale);
+    const int64_t n = s->n_keys;
+    const int64_t n_rows = s->end_row - s->row;
+    matrix q = plain(t->q + s->row * p->key_dim, p->key_dim);
+    matrix d_o = plain(t->o + s->row * p->value_dim, p->value_dim);
+    matrix w = plain(t->scores + s->row * KEYS, KEYS);
+    matrix d = plain(t->d_scores + s->row * KEYS, KEYS);
+    gemm(n, p->value_dim, n_rows, 1, transpose(w), d_o, 1, to->dv,
+         b->dv_stride);
+    gemm(n, p->key_dim, n_rows, scale, transpose(d), q, 1, to->dk,
+         b->dk_stride);
+    gemm(n_rows, p->key_dim, n, scale, d, k, 1, to->dq, p->key_dim);
+}
+
+/* The same, pair by pair. */
+static void add_seen_back(const cpl_attention_backward *b, const tile *t,
+                          const strip *s, matrix k, const strip_gradients *to)
+{
+    const cpl_attention *p = &b->forward;
+    for (int64_t row = s->row; row < s->end_row; row++)
+        for (int64_t j = begin_in(t, s, row); j < end_in(t, s, row); j++) {
+            const real d = REAL(p->scale) * t->d_scores[row * KEYS + j];
+            add_scaled(to->dv + j * b->dv_stride, t->scores[row * KEYS + j],
+                       t->o + row * p->value_dim, p->value_dim);
+            add_scaled(to->dk + j * b->dk_stride, d, t->q + row * p->key_dim,
+                       p->key_dim);
+            add_scaled(to->dq + (row - s->row) * p->key_dim, d,
+                       k.data + j * k.stride, p->key_dim);
+        }
+}
+
 static void attend_keys_back(const cpl_attention_backward *b, const tile *t,
                              const strip *s)
 {
@@ -315,19 +389,19 @@ static void attend_keys_back(const cpl_attention_backward *b, const tile *t,
     matrix d_o = plain(t->o + s->row * p->value_dim, p->value_dim);
     real *scores = t->scores + s->row * KEYS;
     real *d_scores = t->d_scores + s->row * KEYS;
-    real *dk = (real *)b->dk + (t->kv_slot + s->key) * b->dk_stride +
-               t->kv_head * p->key_dim;
-    real *dv = (real *)b->dv + (t->kv_slot + s->key) * b->dv_stride +
-               t->kv_head * p->value_dim;
+    const int64_t key = t->kv_slot + s->key;
+    const strip_gradients to = {
+        .dq = t->dq + s->row * p->key_dim,
+        .dk = (real *)b->dk + key * b->dk_stride + t->kv_head * p->key_dim,
+        .dv = (real *)b->dv + key * b->dv_stride + t->kv_head * p->value_dim};
     gemm(n_rows, n, p->key_dim, scale, q, transpose(k), 0, scores, KEYS);
     gemm(n_rows, n, p->value_dim, 1, d_o, transpose(v), 0, d_scores, KEYS);
     weigh(t, s);
-    gemm(n, p->value_dim, n_rows, 1, turned(scores, KEYS), d_o, 1, dv,
-         b->dv_stride);
-    gemm(n, p->key_dim, n_rows, scale, turned(d_scores, KEYS), q, 1, dk,
-         b->dk_stride);
-    gemm(n_rows, p->key_dim, n, scale, plain(d_scores, KEYS), k, 1,
-         t->dq + s->row * p->key_dim, p->key_dim);
+    if (s->all_see_all ||
+        (t->is_finite && rows_finite(k.data, n, p->key_dim, k.stride)))
+        add_back(b, t, s, k, &to);
+    else
+        add_seen_back(b, t, s, k, &to);
 }
 
 /* t->sum = do.o, row by row; t->o holds do. */
@@ -348,8 +422,12 @@ static void gather_output(const cpl_attention_backward *b, tile *t)
 static void backward_tile(const void *context, const cpl_attention *p, tile *t)
 {
     const cpl_attention_backward *b = context;
+    if (is_blind(t))
+        return;
     gather(t, p->q, p->q_stride, p->key_dim, t->q);
     gather_output(b, t);
+    t->is_finite = all_finite(t->q, t->n_rows * p->key_dim) &&
+                   all_finite(t->o, t->n_rows * p->value_dim);
     gather(t, b->dq, b->dq_stride, p->key_dim, t->dq);
     for (int64_t key = visible_begin(t); key < visible_end(t);) {
         strip s = strip_at(t, key);

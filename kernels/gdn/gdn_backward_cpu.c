@@ -12,8 +12,12 @@
  *        + sum_(i >= l) a_i + sum_(j < l) b_j + G_n <S, X>,
  *   a_i = q_i.(s G dO S')_i - k_i.(beta G dR S')_i,  b_j = k_j.(D_n N X')_j.
  * The terms are summed as they are: no difference of large sums is formed.
+ * Chunks whose gradients are not finite are made anew by walk.h; states need
+ * not be, since what is not finite goes to its whole column of them in either
+ * way.
  */
 #include "gdn/pull.h"
+#include "gdn/walk.h"
 #include "spans.h"
 
 typedef struct pass {
@@ -208,15 +212,14 @@ static void add_rows(const chunk *c, const real *rows, int64_t width,
         add_scaled(to + i * stride, 1, rows + i * width, width);
 }
 
-static void backward_chunk(const cpl_gdn_backward *b, pass *s,
-                           const real *state, const real *surprise,
-                           const real *deltas)
+/* All gradients of a chunk, dQ and dK in d_qk; X stays. */
+static void differentiate(const cpl_gdn_backward *b, pass *s, const real *state,
+                          const real *surprise, const real *deltas)
 {
     const cpl_gdn *p = &b->forward;
     chunk *c = &s->chunk;
     const int64_t n = c->n;
     const int64_t key_dim = p->key_dim;
-    const int64_t key_at = c->head / (p->value_heads / p->key_heads) * key_dim;
     NAME(gdn_chunk_pull)(p, c, b->d_o, s->x, s->pulled);
     backward_pairs(b, s, surprise, deltas);
     backward_states(p, s, state, deltas);
@@ -227,9 +230,29 @@ static void backward_chunk(const cpl_gdn_backward *b, pass *s,
          key_dim);
     gemm(n, key_dim, 2 * n, 1, turned(s->pairs, n), chunk_queries(p, c), 1, dk,
          key_dim);
-    add_rows(c, s->d_qk, key_dim, key_at, b->dq, b->dq_stride);
-    add_rows(c, dk, key_dim, key_at, b->dk, b->dk_stride);
-    NAME(gdn_chunk_retreat)(p, c, s->pulled, s->x);
+}
+
+/* Whatever is not finite, and reaches one of the others, is in dQ or dK. */
+static void backward_chunk(const cpl_gdn_backward *b, pass *s,
+                           const real *state, const real *surprise,
+                           const real *deltas)
+{
+    const cpl_gdn *p = &b->forward;
+    chunk *c = &s->chunk;
+    const int64_t key_dim = p->key_dim;
+    const int64_t key_at = c->head / (p->value_heads / p->key_heads) * key_dim;
+    const walk_back walk = {.state = state,
+                            .x = s->x,
+                            .dq = s->d_qk,
+                            .dk = s->d_qk + c->n * key_dim,
+                            .column = s->from_x};
+    differentiate(b, s, state, surprise, deltas);
+    if (all_finite(s->d_qk, 2 * c->n * key_dim))
+        NAME(gdn_chunk_retreat)(p, c, s->pulled, s->x);
+    else
+        NAME(gdn_walk_back)(b, c, &walk);
+    add_rows(c, walk.dq, key_dim, key_at, b->dq, b->dq_stride);
+    add_rows(c, walk.dk, key_dim, key_at, b->dk, b->dk_stride);
 }
 
 static void backward_head(const cpl_gdn_backward *b, pass *s, int64_t i,

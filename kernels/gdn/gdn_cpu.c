@@ -1,7 +1,8 @@
 /*
- * gdn_cpu.c: the forward pass, chunk after chunk; see chunk.h for the maths.
+ * gdn_cpu.c: the forward pass, chunk after chunk; see chunk.h for the maths,
+ * and walk.h for chunks that come out not finite.
  */
-#include "gdn/chunk.h"
+#include "gdn/walk.h"
 #include "spans.h"
 
 typedef struct pass {
@@ -21,8 +22,9 @@ static size_t carve(const cpl_gdn *p, void *workspace, pass *s)
     return a.used;
 }
 
-/* O = s diag(G) Q S + P N; products holds Q S above K S. */
-static void output(const cpl_gdn *p, const pass *s)
+/* O = s diag(G) Q S + P N; products holds Q S above K S. Returns whether all of
+ * it is finite. */
+static bool output(const cpl_gdn *p, const pass *s)
 {
     const chunk *c = &s->chunk;
     const int64_t width = p->value_heads * p->value_dim;
@@ -36,6 +38,7 @@ static void output(const cpl_gdn *p, const pass *s)
     }
     gemm(c->n, p->value_dim, c->n, 1, plain(c->weights, c->n),
          plain(s->deltas, p->value_dim), 1, o, width);
+    return rows_finite(o, c->n, p->value_dim, width);
 }
 
 static void forward_chunk(const cpl_gdn *p, pass *s)
@@ -45,8 +48,10 @@ static void forward_chunk(const cpl_gdn *p, pass *s)
          plain(s->state, p->value_dim), 0, c->products, p->value_dim);
     NAME(gdn_chunk_deltas)
     (c, chunk_values(p, c), p->value_dim, c->products, s->surprise, s->deltas);
-    output(p, s);
-    NAME(gdn_chunk_advance)(p, c, p->value_dim, s->deltas, s->state);
+    if (output(p, s))
+        NAME(gdn_chunk_advance)(p, c, p->value_dim, s->deltas, s->state);
+    else
+        NAME(gdn_walk)(p, c, s->state);
 }
 
 size_t NAME(gdn_workspace)(const cpl_gdn *p)

@@ -6,6 +6,12 @@
 #include "real.h"
 #include "spans.h"
 
+/* NaN is the least of all. */
+static bool is_larger(real a, real b)
+{
+    return a == a && !(a <= b);
+}
+
 /* The indices of the k largest, the largest first: insertion into a short
  * list, behind equals, so that ties go to the lower index. */
 static void choose(const real *logits, int64_t experts, int64_t top_k,
@@ -13,10 +19,10 @@ static void choose(const real *logits, int64_t experts, int64_t top_k,
 {
     for (int64_t e = 0; e < experts; e++) {
         int64_t at = e < top_k ? e : top_k;
-        if (at == top_k && !(logits[e] > logits[chosen[top_k - 1]]))
+        if (at == top_k && !is_larger(logits[e], logits[chosen[top_k - 1]]))
             continue;
         at = at == top_k ? top_k - 1 : at; /* the last one leaves */
-        while (at > 0 && logits[e] > logits[chosen[at - 1]]) {
+        while (at > 0 && is_larger(logits[e], logits[chosen[at - 1]])) {
             chosen[at] = chosen[at - 1];
             at--;
         }

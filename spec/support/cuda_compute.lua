@@ -248,7 +248,8 @@ end
 --   stride =, values = }; `numbers` of the struct, `bounds` by type
 -- @tparam string dtype
 -- @tparam string way
--- @tparam ?function alike(name) gives the function of two numbers that compares them in that array
+-- @tparam ?function alike(x, y, is_close) whether two numbers may stand for each other, in place of
+--   is_close(x, y)
 -- @treturn table what the arrays on the device hold then, as strings of bytes by name
 function M.try(device, op, case, dtype, way, alike)
     local p, ref, placed, kept = prepare(device, op, case, dtype)
@@ -257,7 +258,10 @@ function M.try(device, op, case, dtype, way, alike)
     local results = {}
     for name, at in pairs(placed) do
         local bound = case.bounds and case.bounds[at.type] or bounds[at.type] or 0 -- of integers
-        results[name] = compare(device, name, at, alike and alike(name) or within(bound))
+        local is_close = within(bound)
+        results[name] = compare(device, name, at, alike and function(x, y)
+            return alike(x, y, is_close)
+        end or is_close)
     end
     give_back(device)
     return results, kept

@@ -139,6 +139,7 @@ local function cross_entropy(vocab, in_place, is_scaled)
         },
         numbers = { n_rows = n, vocab = vocab, grad_scale = 0.25 },
         free = { scale = true }, -- times softmax less one-hot, or each of them times it
+        bounds = { f64 = 3e-5 }, -- a sum of logarithms that are not
     }
 end
 
