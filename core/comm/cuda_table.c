@@ -107,10 +107,14 @@ static size_t place_in(cpli_table *table, size_t bytes)
     return at;
 }
 
+/* With room a list has at least so much: most never need more. */
+enum { LEAST_ROOM = 32 };
+
 /* Room for a list of n, of a table with room. */
 static size_t room_for(cpl_comm *comm, const cpli_table *table, int64_t n)
 {
-    return (size_t)(table->row_bytes > 0 ? cpli_room(comm, n) : n);
+    bool has_room = table->row_bytes > 0;
+    return (size_t)(has_room ? cpli_room(comm, cpli_max(n, LEAST_ROOM)) : n);
 }
 
 static void place_lists(cpl_comm *comm, cpli_table *table,
