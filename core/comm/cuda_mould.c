@@ -8,12 +8,19 @@
  */
 #include "cuda_rank.h"
 
+/* The largest that was seen at each turn. */
+typedef struct seen_sizes {
+    int64_t *sizes;
+    int64_t n, next, room;
+} seen_sizes;
+
+/* What is the same on all ranks, that exact sizes are, is counted by itself:
+ * there it stays the same, whatever comes between on some ranks alone. */
 struct cpli_mould {
     cpli_cuda *device;
     cpli_mould_block *blocks; /* by turn */
     int64_t n_blocks, next_block, room_of_blocks;
-    int64_t *rooms; /* by turn */
-    int64_t n_rooms, next_room, room_of_rooms;
+    seen_sizes rooms, mosts;
 };
 
 /* ---- memory ---- */
@@ -122,7 +129,8 @@ static void drop(cpl_comm *comm, void *handle)
         if (mould->blocks[i].memory != NULL)
             leave(mould, &mould->blocks[i]);
     cpli_free(mould->blocks);
-    cpli_free(mould->rooms);
+    cpli_free(mould->rooms.sizes);
+    cpli_free(mould->mosts.sizes);
     cpli_free(mould);
 }
 
@@ -131,7 +139,7 @@ static void use(cpl_comm *comm, void *handle, bool anew)
     cpli_mould *mould = handle;
     cpli_cuda_of(comm)->mould = mould;
     if (mould != NULL && anew)
-        mould->next_block = mould->next_room = 0;
+        mould->next_block = mould->rooms.next = mould->mosts.next = 0;
 }
 
 static bool is_open(const cpl_comm *comm)
@@ -139,31 +147,35 @@ static bool is_open(const cpl_comm *comm)
     return cpli_cuda_of(comm)->mould != NULL;
 }
 
-static int64_t rounded(int64_t n, bool is_exact)
+static int64_t rounded(int64_t n)
 {
     int64_t power = 1;
     while (power < n)
         power *= 2;
-    return is_exact ? n : power;
+    return power;
 }
 
-/* What cannot be remembered for want of memory is a room of its own. */
+/* What cannot be remembered for want of memory is a size of its own. */
+static int64_t largest(seen_sizes *seen, int64_t size)
+{
+    int64_t turn = seen->next++;
+    void *sizes = seen->sizes;
+    if (turn >= seen->n) {
+        if (make_room(&sizes, turn, &seen->room, sizeof *seen->sizes) != CPL_OK)
+            return size;
+        seen->sizes = sizes;
+        seen->sizes[turn] = 0;
+        seen->n = turn + 1;
+    }
+    seen->sizes[turn] = cpli_max(seen->sizes[turn], size);
+    return seen->sizes[turn];
+}
+
 static int64_t room(cpl_comm *comm, int64_t n, bool is_exact)
 {
     cpli_mould *mould = cpli_cuda_of(comm)->mould;
-    int64_t turn = mould->next_room++;
-    void *rooms = mould->rooms;
-    int64_t wanted = rounded(n, is_exact);
-    if (turn >= mould->n_rooms) {
-        if (make_room(&rooms, turn, &mould->room_of_rooms,
-                      sizeof *mould->rooms) != CPL_OK)
-            return wanted;
-        mould->rooms = rooms;
-        mould->rooms[turn] = 0;
-        mould->n_rooms = turn + 1;
-    }
-    mould->rooms[turn] = cpli_max(mould->rooms[turn], wanted);
-    return mould->rooms[turn];
+    return is_exact ? largest(&mould->mosts, n)
+                    : largest(&mould->rooms, rounded(n));
 }
 
 /* ---- rehearsals ---- */

@@ -20,10 +20,9 @@ static cpl_status find_ops(const cpl_comm *comm, const char *who,
                            const cpli_mould_ops **out)
 {
     *out = ops_of(comm);
-    return *out != NULL
-               ? CPL_OK
-               : cpli_fail(CPL_UNSUPPORTED,
-                           "%s: on the cpu nothing is captured", who);
+    return *out != NULL ? CPL_OK
+                        : cpli_fail(CPL_UNSUPPORTED,
+                                    "%s: on the cpu nothing is captured", who);
 }
 
 /* ---- room ---- */
@@ -31,7 +30,8 @@ static cpl_status find_ops(const cpl_comm *comm, const char *who,
 bool cpli_has_room(const cpl_comm *comm)
 {
     const cpli_mould_ops *ops = ops_of(comm);
-    return ops != NULL && ops->is_open(comm);
+    return ops != NULL &&
+           ops->is_open(comm->whole != NULL ? comm->whole : comm);
 }
 
 static int64_t room(cpl_comm *comm, int64_t n, bool is_exact)
