@@ -7,6 +7,7 @@
 local clib = require "clib"
 local experiments = require "cplab.experiment"
 local measure = require "cplab.measure"
+local optimizers = require "cplab.optimizer"
 local stacks = require "cplab.stack"
 local step_graph = require "cplab.step_graph"
 local streams = require "cplab.stream"
@@ -115,14 +116,15 @@ end
 -- Warm-up leaves nothing behind: its steps are all step 0, and the parameters are drawn again.
 local function warm_up(lab, options)
     for _ = 1, options.warmup do
-        M.stack_at(lab, 0):step(options)
+        M.stack_at(lab, 0):step(optimizers.at(options, 0))
     end
     M.stack_at(lab, 0).parameters:draw(lab.model.seed)
 end
 
 --- Collective. Runs warm-up steps and then the measured ones, from the initial parameters.
 -- @tparam table lab
--- @tparam table options iters, warmup, backward, graphs, and the settings of an optimizer
+-- @tparam table options iters, warmup, backward, graphs, and the settings of an optimizer, of which
+-- lr may be a list of those of all steps
 -- @tparam boolean traced
 -- @treturn table stack (of the last step), records and losses (one a measured step), trace
 -- { wrong_rows (this rank's), first (cpl_first_wrong) }, captured and replayed (steps)
@@ -134,7 +136,7 @@ function M.run(lab, options, traced)
     for i = 1, options.iters do
         run.stack = M.stack_at(lab, i - 1)
         run.stack:set_trace(traced)
-        local step = next_step(run, run.stack, options, traced)
+        local step = next_step(run, run.stack, optimizers.at(options, i - 1), traced)
         run.records[i] = measure.iteration(run.stack, step)
         run.losses[i] = run.stack:read_step(options)
         M.add_trace(lab.comm, run.trace)
