@@ -8,8 +8,8 @@
 -- a step, "step_by_rank" another one on each rank, "with_rates" calls a method with a learning rate
 -- that is a function of the step, and a list what it returns; "feed" drives a decoder by hand,
 -- "generate" lets it choose tokens, "feed_by_rank" gives each rank others, "clear_by_rank" what to
--- go on from; "feed_in_many_ways" makes it forget stacks, "capture_decoding" tries to capture a step
--- of it; "run_out_of_turn" and "decode_by_rank" misuse it; "plan_by_rank" plans from other
+-- go on from; "feed_in_many_ways" makes it forget stacks, "capture_decoding" tries to capture a
+-- step of it; "run_out_of_turn" and "decode_by_rank" misuse it; "plan_by_rank" plans from other
 -- candidates on each rank, "assignments" says what runs where in each step.
 local buffer = require "string.buffer"
 
