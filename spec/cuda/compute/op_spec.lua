@@ -80,7 +80,7 @@ describe("an op on a device", function()
         assert.same(op.axpby(x, y, { beta = 0.5 }):totable(), sum:totable())
     end)
 
-    it_there("goes on with states, WIDE ones of a call of bf16 too, in place of no other", function()
+    it_there("goes on with states, those of a call of bf16 too", function()
         for _, dtype in ipairs { "f64", "f32" } do
             local function drawn(j, ...) return numbers.tensor(2, j, { ... }, -1, 1, dtype) end
             local M, B, h = drawn(1, 2, 2, 5, 5), drawn(2, 2, 2, 5, 3), drawn(3, 3, 2, 5, 3)
@@ -98,7 +98,7 @@ describe("an op on a device", function()
                 end
             end
             local b = tensor.zeros({ 2, 2, 5, 5 }, "bf16")
-            assert.equal("op.gdn_carry: M is bf16, but M is bf16, which goes with an M of f32",
+            assert.equal("op.gdn_carry: M is bf16, but the call is bf16, which goes with an M of f32",
                 message(function() local _ = op.gdn_carry(b, B, h, there()) end))
         end
     end)
