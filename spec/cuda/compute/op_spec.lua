@@ -98,8 +98,8 @@ describe("an op on a device", function()
                 end
             end
             local b = tensor.zeros({ 2, 2, 5, 5 }, "bf16")
-            assert.equal("op.gdn_carry: M is bf16, but the call is bf16, which goes with an M of f32",
-                message(function() local _ = op.gdn_carry(b, B, h, there()) end))
+            assert.equal("op.gdn_carry: M is bf16, but the call is bf16, which goes with an M of "
+                .. "f32", message(function() local _ = op.gdn_carry(b, B, h, there()) end))
         end
     end)
 
