@@ -150,6 +150,15 @@ end
 KERNELS["delta rule 64"] = delta_rule(1, 2, 64)
 KERNELS["delta rule 128"] = delta_rule(1, 2, 128)
 
+-- States of the delta rule that go on by summaries: one from each part to the next.
+KERNELS["delta rule carried"] = function(new, T, at)
+    local M, B = new("M", { 3, 2, 64, 64 }, "wide"), new("B", { 3, 2, 64, T }, "wide")
+    local h = new("h", { 4, 2, 64, T }, "wide")
+    local lists = { states = { 3, 0, 1 }, transitions = { 2, -1, 0 }, offsets = { 0, 1, 2 } }
+    local back = { states = { 0, -1, 2 }, offsets = { 2, -1, 0 }, transpose = true }
+    return op.gdn_carry(M, B, h, at(lists)), op.gdn_carry(M, B, h, at(back))
+end
+
 function KERNELS.matmul(new, T, at)
     local a, b = new("a", { T, 96 }), new("b", { 96, 80 })
     return op.matmul(a, b, at {}), op.matmul_backward(a, b, new("dc", { T, 80 }), at {})

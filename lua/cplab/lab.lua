@@ -111,10 +111,11 @@ function Lab:reference(options)
     options = options or {}
     local settings = check_options("reference", options, REFERENCE)
     need_stack(self, "reference")
+    local iters = options.iters or self.options.iters or 1
     local losses = references.losses(self, {
-        iters = options.iters or self.options.iters or 1,
+        iters = iters,
         backward = options.backward or options.optimizer ~= nil,
-    }, settings)
+    }, optimizers.plan_rates("lab:reference", settings, iters, 2))
     return { losses = losses, loss = losses[#losses] }
 end
 
@@ -157,21 +158,9 @@ local function fill_in(self, options)
     return options
 end
 
-local function exact(value)
-    if type(value) == "table" then
-        local words = {}
-        for i, part in ipairs(value) do words[i] = exact(part) end
-        return table.concat(words, ",")
-    end
-    return type(value) == "number" and ("%.17g"):format(value) or tostring(value)
-end
-
 -- Collective. Ranks that ask for different things would train different models, or never meet.
 local function agree(self, who, what, options)
-    local words = {}
-    for name, value in pairs(options) do words[#words + 1] = name .. "=" .. exact(value) end
-    table.sort(words)
-    local text = table.concat(words, " ")
+    local text = optimizers.text(options)
     if not comms.wrap(self.comm):same(text) then
         error(("lab:%s: the ranks ask for different %s; rank %d: %s"):format(who, what, self.rank,
             text), 3)
@@ -226,9 +215,10 @@ end
 --- Collective. Runs steps from the model's initial parameters and returns their metrics, which
 -- also become those of the case.
 -- @tparam table options iters (1), warmup (0; leaves nothing behind), backward, reference (compare
--- with one rank: parity), trace (token tracing); optimizer ("sgd", "adamw") with lr, clip (a bound
--- on the norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps (1e-8), weight_decay
--- (0.01; matrices only, see cplab.optimizer). `losses` lists the loss of each; `grad_norm` is the
+-- with one rank: parity), trace (token tracing); optimizer ("sgd", "adamw") with lr (a number, or a
+-- function that gives that of a step, counted from 0, on all ranks the same), clip (a bound on the
+-- norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps (1e-8), weight_decay (0.01;
+-- matrices only, see cplab.optimizer). `losses` lists the loss of each; `grad_norm` is the
 -- norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
 -- layer how many tokens chose each expert. With recompute = "layer" a block keeps its input alone
 -- and runs forward again before its backward; its conversions then count as the backward pass's.
@@ -247,7 +237,8 @@ function Lab:step(options)
     take_stages(self, options)
     options.betas = nil
     merge(options, settings)
-    agree(self, "step", "steps", fill_in(self, options))
+    optimizers.plan_rates("lab:step", fill_in(self, options), options.iters, 2)
+    agree(self, "step", "steps", options)
     self.recompute = options.recompute
     need_stack(self, "step")
     collectgarbage() -- the peak is of this step, not of a stack that is gone

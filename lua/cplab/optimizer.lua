@@ -27,8 +27,8 @@ local M = {}
 
 --- What an optimizer may be told, as types for check_args.fields.
 M.fields = {
-    optimizer = "string?", lr = "number?", clip = "number?", betas = "list?", eps = "number?",
-    weight_decay = "number?",
+    optimizer = "string?", lr = "number|function?", clip = "number?", betas = "list?",
+    eps = "number?", weight_decay = "number?",
 }
 
 local NAMES = { "adamw", "sgd" }
@@ -38,6 +38,11 @@ local function check_number(who, name, value, allowed, rule, level)
     if not allowed then
         error(("%s: %s must be %s (got %s)"):format(who, name, rule, args.show(value)), level + 1)
     end
+end
+
+local function check_rate(who, name, value, level)
+    local fits = type(value) == "number" and value >= 0 and value < math.huge
+    check_number(who, name, value, fits, "a finite number, at least 0", level + 1)
 end
 
 local function check_adamw(who, o, level)
@@ -64,8 +69,9 @@ local function check_others(who, o, names, level)
     end
 end
 
---- The numbers of an optimizer, checked, with what was left open: optimizer, lr, clip, and for
--- adamw beta1 (0.9), beta2 (0.95), eps (1e-8), weight_decay (0.01). Empty where there is none.
+--- The numbers of an optimizer, checked, with what was left open: optimizer, lr (a number, or a
+-- function of the step: see M.plan_rates), clip, and for adamw beta1 (0.9), beta2 (0.95), eps
+-- (1e-8), weight_decay (0.01). Empty where there is none.
 -- @tparam string who
 -- @tparam table o fields of M.fields; others are not looked at
 -- @tparam number level
@@ -78,6 +84,7 @@ function M.settings(who, o, level)
     if not o.lr then
         error(("%s: optimizer '%s' needs lr"):format(who, o.optimizer), level + 1)
     end
+    if type(o.lr) == "number" then check_rate(who, "lr", o.lr, level + 1) end
     if o.clip then check_number(who, "clip", o.clip, o.clip > 0, "above 0", level + 1) end
     local settings = {}
     if o.optimizer == "adamw" then
@@ -89,13 +96,49 @@ function M.settings(who, o, level)
     return settings
 end
 
---- A text that is equal exactly for equal settings.
+--- A learning rate that is a function of the step, from 0, becomes a list of those of n steps, of
+-- which M.at takes one. All are asked for before any step is done, and checked.
+-- @tparam string who
+-- @tparam table settings of M.settings; of others lr stays
+-- @tparam number n
+-- @tparam number level
+-- @treturn table settings
+function M.plan_rates(who, settings, n, level)
+    local rate = settings.lr
+    if type(rate) ~= "function" then return settings end
+    settings.lr = {}
+    for step = 0, n - 1 do
+        settings.lr[step + 1] = rate(step)
+        check_rate(who, ("lr(%d)"):format(step), settings.lr[step + 1], level + 1)
+    end
+    return settings
+end
+
+--- What of settings, or of options among which they are, holds for one step: lr is a number.
+-- @tparam table settings of M.plan_rates
+-- @tparam number step from 0
+function M.at(settings, step)
+    if type(settings.lr) ~= "table" then return settings end
+    local now = {}
+    for name, value in pairs(settings) do now[name] = value end
+    now.lr = settings.lr[step + 1]
+    return now
+end
+
+local function exact(value)
+    if type(value) == "table" then
+        local words = {}
+        for i, part in ipairs(value) do words[i] = exact(part) end
+        return table.concat(words, ",")
+    end
+    return type(value) == "number" and ("%.17g"):format(value) or tostring(value)
+end
+
+--- A text that is equal exactly for equal settings, or options among which they are; values may be
+-- lists.
 function M.text(settings)
     local words = {}
-    for name, value in pairs(settings) do
-        words[#words + 1] = name .. "="
-            .. (type(value) == "number" and ("%.17g"):format(value) or tostring(value))
-    end
+    for name, value in pairs(settings) do words[#words + 1] = name .. "=" .. exact(value) end
     table.sort(words)
     return table.concat(words, " ")
 end
@@ -192,7 +235,7 @@ local UPDATES = { adamw = adamw, sgd = sgd }
 
 --- Updates from now on, those of replays as well, go by the learning rate of `settings`.
 -- @tparam table parameters cplab.parameters
--- @tparam table settings of M.settings; without an optimizer nothing is done
+-- @tparam table settings of M.settings, lr a number; without an optimizer nothing is done
 -- @raise another rate while a capture is made
 function M.turn(parameters, settings)
     if not settings.optimizer then return end
@@ -213,7 +256,7 @@ end
 
 --- Changes parameters by their gradients, which are measured, and summed over the group already.
 -- @tparam table parameters cplab.parameters
--- @tparam table settings of M.settings
+-- @tparam table settings of M.settings, lr a number
 -- @raise in a capture: its learning rate is another one than that of the last update or M.turn
 function M.update(parameters, settings)
     M.turn(parameters, settings)

@@ -87,7 +87,7 @@ end
 --- Collective. The loss of each of several steps.
 -- @tparam table self a lab
 -- @tparam table options iters, backward
--- @tparam table settings of an optimizer (cplab.optimizer), or empty
+-- @tparam table settings of an optimizer (cplab.optimizer: plan_rates), or empty
 -- @treturn {number,...}
 function M.losses(self, options, settings)
     local key = key_of(self, ("losses %d %s %s"):format(options.iters,
@@ -97,7 +97,7 @@ function M.losses(self, options, settings)
     local stack, made = nil, {}
     make_once(self, key, options.iters, function(i)
         stack = reference_stack(self, i - 1, stack)
-        made[i] = exact(stack:step(step))
+        made[i] = exact(stack:step(optimizers.at(step, i - 1)))
     end, function() return table.concat(made, " ") end)
     local box, losses = clib.box "size_t", {}
     local text = C.cpl_store_get(key, box)

@@ -65,39 +65,54 @@ function M.stack_for(old, stream, fields)
     return new_stack(stream, fields, old and old.parameters)
 end
 
--- Makes room for a stack on the shelf: those that were used longest ago go, and the mould of the
--- last one of them stays. In a function of its own, whose frame does not keep them from the
--- collector, which does not know how much hangs on a stack.
-local function make_room(lab)
-    local mould
-    if lab.stack then lab.stack.parameters:unbind() end
-    while #lab.shelf >= lab.n_stacks do mould = table.remove(lab.shelf, 1).mould end
-    lab.stack = nil
-    return mould
+local function fields_of(lab)
+    return { model = lab.model, comm = lab.comm, cp = lab.cp, tp = lab.tp,
+        faults = lab.options.faults, recompute = lab.recompute, stages = lab.stages }
 end
 
--- Collective. One that is off the shelf, or a new one.
-local function from_shelf(lab, fields)
+-- The place on the shelf of a stack for a stream; with graphs it is made in a mould.
+local function find(lab, stream)
+    local fields = fields_of(lab)
     for i = #lab.shelf, 1, -1 do
-        if serves(lab.shelf[i], lab.stream, fields) then
-            return M.stack_for(table.remove(lab.shelf, i), lab.stream, fields)
+        local stack = lab.shelf[i]
+        if serves(stack, stream, fields) and (lab.mould == nil or stack.mould ~= nil) then
+            return i
         end
     end
-    local parameters = lab.stack and lab.stack.parameters
-    local mould = make_room(lab)
-    collectgarbage()
-    if lab.has_graphs then mould = mould or moulds.new(lab.comm) end
-    return new_stack(lab.stream, fields, parameters, mould)
+end
+
+-- Lets stacks go for the one that a step needs: those that were used longest ago, until there is
+-- room on the shelf; the mould of the last one of them is the next one's. Whoever calls it collects
+-- garbage then, for the collector does not know how much hangs on a stack; and calls it from a frame
+-- that no stack was in: what is left in a frame is kept.
+-- @treturn boolean whether any had to go
+local function make_room(lab, step)
+    local stream, n = M.stream_at(lab, step), #lab.shelf
+    if find(lab, stream) then return false end
+    lab.parameters = lab.stack and lab.stack.parameters or lab.parameters
+    if lab.parameters then lab.parameters:unbind() end
+    lab.stack = nil
+    while #lab.shelf >= lab.n_stacks do
+        lab.mould = table.remove(lab.shelf, 1).mould or lab.mould
+    end
+    return #lab.shelf < n
+end
+
+-- Collective. A stack for the stream of the lab, in the lab's mould, which is its own from then on.
+local function on_shelf(lab)
+    local i = find(lab, lab.stream)
+    if i then return M.stack_for(table.remove(lab.shelf, i), lab.stream, fields_of(lab)) end
+    local mould = lab.mould
+    lab.mould = mould and moulds.new(lab.comm)
+    return new_stack(lab.stream, fields_of(lab), lab.parameters, mould)
 end
 
 --- Collective. The live stack of a lab for a step. On its shelf are the `n_stacks` that were used
 -- last: one, or with graphs as many as the caller wants.
 function M.stack_at(lab, step)
+    if make_room(lab, step) then collectgarbage() end
     lab.stream = M.stream_at(lab, step)
-    lab.stack = from_shelf(lab, {
-        model = lab.model, comm = lab.comm, cp = lab.cp, tp = lab.tp, faults = lab.options.faults,
-        recompute = lab.recompute, stages = lab.stages,
-    })
+    lab.stack = on_shelf(lab)
     lab.shelf[#lab.shelf + 1] = lab.stack
     return lab.stack
 end
@@ -127,17 +142,16 @@ end
 -- Warm-up leaves nothing behind: its steps are all step 0, and the parameters are drawn again.
 local function warm_up(lab, options)
     for _ = 1, options.warmup do
-        M.stack_at(lab, 0):step(options)
+        M.stack_at(lab, 0):step(optimizers.at(options, 0))
     end
     M.stack_at(lab, 0).parameters:draw(lab.model.seed)
 end
 
--- Collective. Step i, from 1, of a run. In a function of its own: see make_room.
+-- Collective. Step i, from 1, of a run.
 local function run_step(lab, run, options, traced, i)
-    run.stack = nil
     run.stack = M.stack_at(lab, i - 1)
     run.stack:set_trace(traced)
-    local step = next_step(run, run.stack, options, traced)
+    local step = next_step(run, run.stack, optimizers.at(options, i - 1), traced)
     run.records[i] = measure.iteration(run.stack, step)
     run.losses[i] = run.stack:read_step(options)
     M.add_trace(lab.comm, run.trace)
@@ -145,16 +159,21 @@ end
 
 --- Collective. Runs warm-up steps and then the measured ones, from the initial parameters.
 -- @tparam table lab
--- @tparam table options iters, warmup, backward, graphs, and the settings of an optimizer
+-- @tparam table options iters, warmup, backward, graphs, and the settings of an optimizer, of which
+-- lr may be a list of those of all steps
 -- @tparam boolean traced
 -- @treturn table stack (of the last step), records and losses (one a measured step), trace
 -- { wrong_rows (this rank's), first (cpl_first_wrong) }, captured and replayed (steps)
 function M.run(lab, options, traced)
     local run = { records = {}, losses = {}, captured = 0, replayed = 0,
         trace = { wrong_rows = 0, first = ffi.new "cpl_first_wrong" } }
-    lab.n_stacks, lab.has_graphs = options.graphs or 1, options.graphs ~= nil
+    lab.n_stacks, lab.mould = options.graphs or 1, options.graphs and moulds.new(lab.comm)
     warm_up(lab, options)
-    for i = 1, options.iters do run_step(lab, run, options, traced, i) end
+    for i = 1, options.iters do
+        run.stack = nil
+        if make_room(lab, i - 1) then collectgarbage() end
+        run_step(lab, run, options, traced, i)
+    end
     return run
 end
 

@@ -123,6 +123,20 @@ describe("steps as graphs", function()
         end)
     end
 
+    it_there("are one graph for a rate of each step", function()
+        local function step(graphs)
+            return { "with_rates", "step", { iters = 4, optimizer = "adamw", graphs = graphs },
+                { 0.02, 0.01, 0, 0.03 } }
+        end
+        local result, message = on_device.with(nil, labs.run, { streams = { A }, cp = 2,
+            model = labs.model { pattern = "G*" }, calls = { step(1), step() } })
+        assert(result, message)
+        local replayed, launched = unpack(result.answers)
+        assert.same({ 1, 3 }, { replayed.graph_captures, replayed.graph_replays })
+        assert.same(launched.losses, replayed.losses) -- to the bit
+        assert.equal(replayed.losses[3], replayed.losses[4])
+    end)
+
     it_there("are compared with the reference", function()
         local result, message = on_device.with(nil, labs.run, { stream = A, cp = 2,
             model = labs.model { pattern = "G*", policy = "mirror" },

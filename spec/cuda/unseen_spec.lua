@@ -91,7 +91,7 @@ local COUNTED = { "conversions_fwd", "conversions_bwd", "conversion_bytes_fwd",
     "conversion_bytes_bwd", "conversion_messages_fwd", "state_bytes", "routes_built_in_step" }
 
 describe("sequences that were never seen", function()
-    for name, job in pairs(JOBS) do
+    for name, job in pairs(JOBS) do if not os.getenv "JOB" or name:find(os.getenv "JOB", 1, true) then
         it_there("are replayed from a graph of others: " .. name, function()
             local launched, replayed = run(job), run(job, 1)
             assert_near(launched.losses, replayed.losses, job.exact and 0 or job.bound or 1e-12)
@@ -104,5 +104,5 @@ describe("sequences that were never seen", function()
             assert.is_true(#SEQUENCES - replayed.graph_replays <= LAUNCHED,
                 replayed.graph_replays .. " replays")
         end)
-    end
+    end end
 end)

@@ -23,6 +23,26 @@ local function turn(comm)
     return { values = values, said = said, syncs = syncs }
 end
 
+-- What is sent is what it was then, though the host writes over it at once and the device is slow;
+-- also where the tensor is a part of another one.
+local function send(comm)
+    local C, ffi = require("clib").C, require("clib").ffi
+    local rows, n = require "cplab.rows", 1000
+    local whole = rows.new(comm._ptr, "f64", 2 * n, 1)
+    local part, numbers, wrong = rows.view(whole, n, { n, 1 }), ffi.new("double[?]", n), 0
+    for round = 1, 3 do
+        for i = 0, n - 1 do numbers[i] = round * i end
+        assert(C.cpl_tensor_send(part, numbers) == C.CPL_OK)
+        ffi.fill(numbers, 8 * n, 0xff)
+        rows.look(whole, "double", function(data)
+            for i = 0, n - 1 do
+                if data[i] ~= 0 or data[n + i] ~= round * i then wrong = wrong + 1 end
+            end
+        end)
+    end
+    return wrong
+end
+
 -- A captured copy of the dial, replayed at several turns; and one that turns the dial itself.
 local function capture(comm)
     local C = require("clib").C
@@ -52,6 +72,21 @@ local function capture(comm)
     out.after = says()
     return out
 end
+
+describe("what is sent to a tensor", function()
+    setup(function() on_device.set("delay", "200") end)
+    teardown(function() on_device.set("delay", "0") end)
+
+    it("is there for what comes next, on the cpu", function()
+        assert.same({ 0, 0 }, ranks.run(2, send))
+    end)
+
+    for _, transport in ipairs { "direct", "nccl" } do
+        it_there("is there for what comes next, by " .. transport, function()
+            assert.same({ 0, 0 }, on_device.run(transport, 2, send))
+        end)
+    end
+end)
 
 describe("a dial", function()
     local function check(results)

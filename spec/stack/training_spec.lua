@@ -78,6 +78,77 @@ describe("the loss curve of 20 steps", function()
     end)
 end)
 
+describe("a learning rate that is a function of the step", function()
+    local function run(calls, options)
+        return labs.run { stream = STREAM, cp = 2, model = labs.model { policy = "zigzag" },
+            calls = calls, options = options }
+    end
+
+    local function losses_of(calls, options)
+        local lists = {}
+        for i, answer in ipairs(assert(run(calls, options)).answers) do lists[i] = answer.losses end
+        return unpack(lists)
+    end
+
+    local function training(name, changes)
+        local t = { iters = 4, optimizer = name }
+        for key, value in pairs(changes or {}) do t[key] = value end
+        return t
+    end
+
+    for name, lr in pairs { sgd = 0.2, adamw = 3e-3 } do
+        it("is asked for each step from 0, and for warm-up as for step 0: " .. name, function()
+            local number, same_rates, planned, warmed, reference = losses_of {
+                { "step", training(name, { lr = lr }) },
+                { "with_rates", "step", training(name), { lr, lr, lr, lr } },
+                { "with_rates", "step", training(name), { lr, lr / 2, 0, lr } },
+                { "with_rates", "step", training(name, { warmup = 2 }), { lr, lr / 2, 0, lr } },
+                { "with_rates", "reference", training(name), { lr, lr / 2, 0, lr } },
+            }
+            assert.same(number, same_rates) -- to the bit
+            assert.same({ number[1], number[2] }, { planned[1], planned[2] })
+            assert.is_true(math.abs(planned[3] - number[3]) > 1e-4)
+            assert.equal(planned[3], planned[4]) -- by a rate of 0
+            assert.same(planned, warmed)
+            same(reference, planned)
+        end)
+    end
+
+    it("is of as many steps as --iters says", function()
+        local step, reference = losses_of({
+            { "with_rates", "step", { optimizer = "sgd" }, { 0.2, 0.1, 0.3 } },
+            { "with_rates", "reference", { optimizer = "sgd" }, { 0.2, 0.1, 0.3 } },
+        }, { iters = 3 })
+        assert.equal(3, #step)
+        same(reference, step)
+    end)
+
+    it("is refused where it is no rate, and so is a number", function()
+        local function refused(rule, call)
+            local result, message = run { call }
+            assert.is_nil(result)
+            local said = message:match "lab_rank%.lua:%d+: (.*)" -- the line of the call
+            assert.equal(1, said:find(rule, 1, true), message)
+            return said
+        end
+        local rule = "must be a finite number, at least 0 (got %s)"
+        for _, case in ipairs { { -0.5, "-0.5" }, { 1 / 0, "inf" }, { 0 / 0, "nan" },
+            { "x", '"x"' }, { nil, "nil" } } do
+            for _, method in ipairs { "step", "reference" } do
+                refused(("lab:%s: lr(1) "):format(method) .. rule:format(case[2]),
+                    { "with_rates", method, training "sgd", { 0.1, case[1] } })
+            end
+            if type(case[1]) == "number" and case[1] == case[1] then
+                refused("lab:step: lr " .. rule:format(case[2]),
+                    { "step", training("sgd", { lr = case[1] }) })
+            end
+        end
+        local said = refused("lab:step: the ranks ask for different steps; rank ", { "with_rates",
+            "step", training("sgd", { iters = 2 }), { 0.5, { 0.125, 0.25 } } })
+        assert.matches("lr=0%.5,0%.1?25 optimizer=sgd", said)
+    end)
+end)
+
 -- A stack on one rank.
 local function live()
     local fields = labs.model()

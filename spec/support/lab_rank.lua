@@ -5,11 +5,12 @@
 -- call "convert_and_gather" moves rows that hold their own position and brings them back together,
 -- "convert_and_gather_batch" those of a batch of columns; "gather_columns_as_positions" takes rows
 -- that do not fit; "token_losses" runs a step and gathers the loss of each token; "gradients" runs
--- a step, "step_by_rank" another one on each rank; "feed" drives a decoder by hand, "generate" lets
--- it choose tokens, "feed_by_rank" gives each rank others, "clear_by_rank" what to go on from;
--- "feed_in_many_ways" makes it forget stacks, "capture_decoding" tries to capture a step of it;
--- "run_out_of_turn" and "decode_by_rank" misuse it; "plan_by_rank" plans from other candidates on
--- each rank, "assignments" says what runs where in each step.
+-- a step, "step_by_rank" another one on each rank, "with_rates" calls a method with a learning rate
+-- that is a function of the step, and a list what it returns; "feed" drives a decoder by hand,
+-- "generate" lets it choose tokens, "feed_by_rank" gives each rank others, "clear_by_rank" what to
+-- go on from; "feed_in_many_ways" makes it forget stacks, "capture_decoding" tries to capture a
+-- step of it; "run_out_of_turn" and "decode_by_rank" misuse it; "plan_by_rank" plans from other
+-- candidates on each rank, "assignments" says what runs where in each step.
 local buffer = require "string.buffer"
 
 local function make_stream(t)
@@ -253,6 +254,14 @@ end
 
 function own.step_by_rank(lab)
     return lab:step { optimizer = "sgd", lr = 0.1 + lab.rank }
+end
+
+function own.with_rates(lab, method, options, rates)
+    options.lr = function(step)
+        local rate = rates[step + 1]
+        return type(rate) == "table" and rate[lab.rank + 1] or rate
+    end
+    return lab[method](lab, options)
 end
 
 function own.plan_by_rank(lab)

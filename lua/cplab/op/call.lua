@@ -182,8 +182,9 @@ end
 -- All tensors of a call have one dtype; what is WIDE is f32 in a call of bf16.
 local function check_dtype(self, name, dtype, is_wide)
     check_known(self, name, dtype)
-    self.dtype, self.dtype_of = self.dtype or dtype, self.dtype_of or name
+    self.dtype = self.dtype or dtype
     local wanted = is_wide and clib.wide_dtype(self.dtype) or self.dtype
+    self.dtype_of = self.dtype_of or dtype == wanted and name or "the call"
     if dtype == wanted then return end
     M.fail(self.who, "%s is %s, but %s is %s%s", name, dtype, self.dtype_of, self.dtype,
         wanted ~= self.dtype and ", which goes with an " .. name .. " of f32" or "")

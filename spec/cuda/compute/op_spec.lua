@@ -80,6 +80,29 @@ describe("an op on a device", function()
         assert.same(op.axpby(x, y, { beta = 0.5 }):totable(), sum:totable())
     end)
 
+    it_there("goes on with states, those of a call of bf16 too", function()
+        for _, dtype in ipairs { "f64", "f32" } do
+            local function drawn(j, ...) return numbers.tensor(2, j, { ... }, -1, 1, dtype) end
+            local M, B, h = drawn(1, 2, 2, 5, 5), drawn(2, 2, 2, 5, 3), drawn(3, 3, 2, 5, 3)
+            local function carry(options)
+                options.states, options.transitions, options.offsets = { 2, -1, 0 }, { 1, 0, -1 },
+                    { 0, 0, 1 }
+                options.transpose = true
+                return op.gdn_carry(M, B, h, options)
+            end
+            for _, way in ipairs(WAYS) do
+                for _, wide in ipairs { false, dtype == "f32" or nil } do
+                    local found = carry(there { way = way, wide = wide })
+                    assert.equal(dtype, found:dtype())
+                    numbers.close(dtype, found, carry {}, dtype == "f64" and 1e-15 or 1e-6)
+                end
+            end
+            local b = tensor.zeros({ 2, 2, 5, 5 }, "bf16")
+            assert.equal("op.gdn_carry: M is bf16, but the call is bf16, which goes with an M of "
+                .. "f32", message(function() local _ = op.gdn_carry(b, B, h, there()) end))
+        end
+    end)
+
     it_there("works in the memory of its rank where that has its rows there", function()
         local results = on_device.run(nil, 2, function(comm)
             local t, o = require "cplab.tensor", require "cplab.op"
