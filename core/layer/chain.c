@@ -31,7 +31,8 @@ static bool is_middle(const cpl_link *link)
 /* Behind a list of numbers that has room. */
 static const int64_t nowhere = -1;
 
-/* What kernels find beyond the members are spans without rows, and no index. */
+/* What kernels find beyond the members are spans without rows, and no index.
+ * Where no rank has a hop there are no members, and none are made room for. */
 static cpl_status make_subset(const cpli_chain *chain,
                               bool (*member)(const cpl_link *),
                               cpli_subset *subset)
@@ -48,7 +49,10 @@ static cpl_status make_subset(const cpli_chain *chain,
             spans[subset->n] = place->spans[i];
             subset->index[subset->n++] = i;
         }
-    subset->room = cpli_room(place->memory, subset->n);
+    int64_t room = cpli_room(place->memory, subset->n);
+    subset->room = chain->n_hops > 0 ? room : 0;
+    /* So what has room for all spans has it for these. */
+    CPL_ASSERT(subset->room <= place->n_kernel_spans);
     CPL_TRY(CPLI_LIST_PAD(lists, spans, subset->n, subset->room, &empty,
                           &subset->kernel_spans));
     return CPLI_LIST_PAD(lists, subset->index, subset->n, subset->room,
@@ -261,10 +265,10 @@ cpl_status cpli_chain_prepare(cpli_chain *chain, cpl_layer *layer,
                           .heads = gdn->value_heads,
                           .key_dim = gdn->key_dim,
                           .value_dim = gdn->value_dim};
+    CPL_TRY(prepare_hops(chain));
     CPL_TRY(make_subset(chain, is_head, &chain->heads_of_chains));
     CPL_TRY(make_subset(chain, is_middle, &chain->middles));
     CPL_TRY(make_subset(chain, has_prev, &chain->followers));
-    CPL_TRY(prepare_hops(chain));
     CPL_TRY(make_turns(chain, &chain->middles, &chain->middle_turns));
     CPL_TRY(make_turns(chain, &chain->followers, &chain->follower_turns));
     CPL_TRY(make_ends(chain));

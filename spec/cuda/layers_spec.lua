@@ -139,6 +139,42 @@ local function in_dtype(cases, dtype)
     return list
 end
 
+-- Streams of 64 positions, 16 on each of four ranks, whatever the layout. Three that come twice,
+-- and one that is seen for the first time when there is room for all that it needs.
+local UNSEEN = {
+    { lengths = { 64 }, real = { 61 } },
+    { lengths = { 8, 24, 32 }, real = { 8, 21, 0 } },
+    { lengths = { 40, 8, 16 } },
+    { lengths = { 64 }, real = { 61 } },
+    { lengths = { 8, 24, 32 }, real = { 8, 21, 0 } },
+    { lengths = { 40, 8, 16 } },
+    { lengths = { 16, 48 }, real = { 16, 45 } },
+}
+
+-- A layer that is made in a mould for one stream after the other.
+local function check_unseen(one)
+    it_there("launches the same for streams that there is room for: " .. one.name, function()
+        local cases = {}
+        for i, stream in ipairs(UNSEEN) do
+            cases[i] = { stream = stream, dtype = "f64" }
+            for key, value in pairs(one) do cases[i][key] = cases[i][key] or value end
+        end
+        local here = ranks.run(4, "spec.support.layer_rank", { cases = cases }, 100)
+        local there = device.run("direct", 4, "spec.support.layer_rank",
+            { cases = cases, mould = true })
+        for i in ipairs(UNSEEN) do
+            local worst, where = compare(here, there, i)
+            assert.is_true(worst <= BOUND, ("stream %d, %s: off by %g"):format(i, where, worst))
+        end
+        for rank = 1, 4 do
+            for i = 4, #UNSEEN do
+                assert.equal(there[rank][i].digest, there[rank][i - 1].digest,
+                    ("rank %d, stream %d"):format(rank - 1, i))
+            end
+        end
+    end)
+end
+
 -- Both runs of a list of cases, made when the first spec asks.
 local function runs_of(n, cases, options)
     local made
@@ -185,6 +221,20 @@ check_cases("layers in bf16 on devices", 2, NARROW, { here = "f32", there = "bf1
     bound = BOUND_BF16 })
 check_cases("slices of layers on a device", 1, SLICES)
 check_cases("faults on devices", 4, FAULTS)
+
+describe("a layer in a mould", function()
+    for _, layout in ipairs { "contiguous", "zigzag", "striped" } do
+        check_unseen(case("gdn, " .. layout, "gdn", { layout = layout }))
+    end
+    check_unseen(case("gdn headwise", "gdn", { config = { cp_mode = "headwise" } }))
+    check_unseen(attention("gqa", "gather"))
+    check_unseen(attention("gqa", "p2p"))
+    check_unseen(attention("gqa", "p2p", { window = 3 }))
+    check_unseen(attention("gqa", "a2a"))
+    check_unseen(attention("gqa", "a2a+p2p", { a2a = 2 }))
+    check_unseen(attention("mla", "gather"))
+    check_unseen(case("moe", "moe"))
+end)
 
 describe("traces on devices", function()
     local function checks_of(fields)

@@ -5,7 +5,8 @@
 -- passes (1), poison (scratch is NaN before every pass), trace and swap (see below), fault { name,
 -- value, rank (or all) }, vocabulary (of the tokens; the table has 11), refusal { op, sentence }
 -- (what the kernels say to the sizes). Gives per case what this rank has: y, dx, every gradient and
--- state by name, as flat lists; host_syncs of all passes; wrong rows; or the failure.
+-- state by name, as flat lists; host_syncs of all passes; wrong rows; or the failure. With `mould`
+-- beside the cases they are made in one mould in turn, and give a digest of a pass's launches, too.
 local clib = require "clib"
 local cplab = require "cplab"
 local layers = require "spec.support.layers"
@@ -156,8 +157,14 @@ local function trace(self, case)
     clib.check(C.cpl_tensor_set_trace(self.x, positions))
 end
 
-local function run(comm, case)
-    local self = make(comm, case)
+local function pass(self)
+    for _, grad in pairs(self.grads) do clib.check(C.cpl_tensor_fill(grad, 0)) end
+    clib.check(C.cpl_layer_forward(self.layer, self.x, self.y))
+    clib.check(C.cpl_layer_backward(self.layer, self.dy, self.dx))
+end
+
+local function run(comm, case, mould)
+    local self = mould and mould:fill(make, comm, case) or make(comm, case)
     if case.trace then trace(self, case) end
     local faults, out = C.cpl_faults_here(), { positions = self.positions }
     local rank = C.cpl_comm_rank(comm)
@@ -165,12 +172,11 @@ local function run(comm, case)
         faults[case.fault[1]] = case.fault[2]
     end
     faults.poison_scratch = case.poison and 1 or 0
-    C.cpl_counters_reset()
-    for _ = 1, case.passes or 1 do
-        for _, grad in pairs(self.grads) do clib.check(C.cpl_tensor_fill(grad, 0)) end
-        clib.check(C.cpl_layer_forward(self.layer, self.x, self.y))
-        clib.check(C.cpl_layer_backward(self.layer, self.dy, self.dx))
+    if mould then
+        out.digest = tostring(mould:rehearse(function() pass(self) end).digest)
     end
+    C.cpl_counters_reset()
+    for _ = 1, case.passes or 1 do pass(self) end
     local counters = C.cpl_counters_here()
     out.syncs = tonumber(counters.host_syncs)
     clib.check(C.cpl_trace_settle(comm))
@@ -189,9 +195,10 @@ end
 
 return function(comm, p)
     local all = {}
+    local mould = p.mould and require("cplab.mould").new(comm._ptr)
     for i, case in ipairs(p.cases) do
         local done, result = pcall(function()
-            if not case.refusal then return run(comm._ptr, case) end
+            if not case.refusal then return run(comm._ptr, case, mould) end
             return with_refusal(comm._ptr, case, function() return run(comm._ptr, case) end)
         end)
         clean()
