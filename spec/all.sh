@@ -78,6 +78,10 @@ specs() { # variant, files and folders; all without any
         bash spec/share.sh "$(host "$variant")" "$@"
 }
 
+# What compares ranks that are processes with threads, and without mpirun threads with threads: the
+# stages of mpirun run it on every number of ranks.
+of_mpirun="spec/mpi/lab_spec"
+
 # What the sanitizers have nothing to see in: CUDA and its emulator, which are not built for them;
 # the launcher and the text of the repository; Lua that computes with layouts, streams and routes,
 # all of whose C the specs of spec/layout reach with every edge; and benches of kernels and layers
@@ -91,14 +95,15 @@ spec/lua/pipeline_spec spec/lua/planner_spec spec/lua/policy_spec spec/lua/proje
 spec/lua/report_spec spec/lua/results_spec spec/lua/rules_spec spec/lua/schedule_spec
 spec/lua/sweep_spec"
 
-specs_sanitized() { # variant
-    local files each
+specs_without() { # variant, what files are left out, by how their names begin
+    local variant=$1 files each
+    shift
     files=$(find spec -name '*_spec.lua')
-    for each in $unsanitized; do
+    for each in "$@"; do
         files=$(grep -v "^$each" <<<"$files")
     done
     # shellcheck disable=SC2086
-    specs "$1" $files
+    specs "$variant" $files
 }
 
 # The specs that hold for any number of ranks, whatever these are.
@@ -178,7 +183,7 @@ test_all() {
     stage "luacheck" lint_lua
     stage "clang-format" lint_format
     stage "cppcheck" lint_c
-    stage "specs$(without_cuda check)" specs check
+    stage "specs$(without_cuda check)" specs_without check $of_mpirun
     stage "specs, devices, direct" specs_on_devices check direct CPLAB_TRANSPORT=cuda-emulated
     stage "specs, devices, nccl" specs_on_devices check nccl CPLAB_TRANSPORT=cuda-emulated+nccl \
         CPLAB_SIZES=4
@@ -189,7 +194,8 @@ test_all() {
         stage "specs, mpirun $n" specs_under_mpirun check $n
     done
     stage "build, address+undefined" build_stage address specs
-    stage "specs, address+undefined" specs_sanitized address
+    # shellcheck disable=SC2086
+    stage "specs, address+undefined" specs_without address $of_mpirun $unsanitized
     stage "build, thread" build_stage thread tsan_local
     stage "local transport, thread" thread_driver
     stage "layouts and routes, fuzzed" fuzz_layout

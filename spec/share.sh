@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs specs side by side: as many hosts as there are cores, each with a few files; who is done
-# first takes the next ones. A host's output appears when it ends. The last line counts all; a host
-# that ends without counting, or that fails although all that it counted passed, is a failure.
-# Large files go first, so that none is left at the end that all others wait for. Before the counts
-# stand the files that took longest.
+# Runs specs side by side: three hosts for two cores, since specs wait for a quarter of their time
+# (for ranks, for mpirun, for deadlines), each with a file of spec/long.txt or with a few others; who
+# is done first takes the next ones. A host's output appears when it ends. The last line counts all;
+# a host that ends without counting, or that fails although all that it counted passed, is a failure.
+# Long files go first, then large ones, so that none is left at the end that all others wait for.
+# Before the counts stand the files that took longest.
 #
 #     bash spec/share.sh HOST [FILES OR FOLDERS...]      in the root of the repository; all without
 set -u
@@ -12,12 +13,19 @@ shift
 logs=$(mktemp -d) || exit 3
 trap 'rm -rf "$logs"' EXIT
 
+hosts=$((($(nproc) * 3 + 1) / 2))
 mapfile -t files < <(find "${@:-spec}" -name '*_spec.lua' -printf '%s %p\n' |
     LC_ALL=C sort -k 1,1nr -k 2 | cut -d ' ' -f 2)
-each=$((${#files[@]} / (8 * $(nproc)) + 1))
+mapfile -t long < <(grep -xF -f <(printf '%s\n' "${files[@]}") spec/long.txt)
+each=$((${#files[@]} / (8 * hosts) + 1))
+
+deal() { # a line of files for each turn of a host
+    printf '%s\n' "${long[@]}"
+    printf '%s\n' "${files[@]}" | grep -vxF -f spec/long.txt | xargs -n $((each < 3 ? each : 3))
+}
 
 # shellcheck disable=SC2016 # the inner shell expands
-printf '%s\n' "${files[@]}" | xargs -n $((each < 3 ? each : 3)) -P "$(nproc)" bash -c '
+deal | xargs -L 1 -P $hosts bash -c '
         log=$(mktemp "$logs/XXXXXX")
         "$host" spec/run.lua "$@" >"$log" 2>&1 </dev/null
         status=$?

@@ -28,14 +28,16 @@ local function send_back(comm, p)
         return is_integer and tonumber(C.cpl_random_bits(key, index) % 1000) - 500
             or rounded(C.cpl_random_normal(key, index))
     end
-    local function expected(r, start)
-        local sums, seen = {}, {}
+    -- The sums of the positions that are here.
+    local function expected(r, here, start)
+        local sums, seen, is_here = {}, {}, {}
+        for _, position in ipairs(here) do is_here[position] = true end
         for viewer = 0, comm:size() - 1 do
             for _, segment in ipairs(r:receives(viewer)) do
                 for i = 0, segment.length - 1 do
                     local position = segment.position + i
                     seen[position] = (seen[position] or 0) + 1
-                    for c = 0, width - 1 do
+                    for c = 0, is_here[position] and width - 1 or -1 do
                         local k = position * width + c
                         sums[k] = rounded((sums[k] or start)
                             + gradient(viewer, segment.slot + i, c))
@@ -55,13 +57,15 @@ local function send_back(comm, p)
         local y = rows.tensor(p.dtype, #there, width):set(function(i)
             return gradient(rank, math.floor(i / width), i % width)
         end)
+        local sums_of = {}
         for _, start in ipairs { 0, 0.5, 0 } do
             local accumulate = start ~= 0
             local begin = is_integer and start * 2 or start
             local dx = rows.tensor(p.dtype, #here, width)
             if accumulate then dx:set(function() return begin end) else dx:poison() end
             plan:adjoint(y, dx, accumulate)
-            local sums = expected(r, begin)
+            sums_of[begin] = sums_of[begin] or expected(r, here, begin)
+            local sums = sums_of[begin]
             for i, value in ipairs(dx:values()) do
                 local k = here[math.ceil(i / width)] * width + (i - 1) % width
                 if value ~= (sums[k] or begin) then

@@ -87,18 +87,23 @@ describe("a run of the specs", function()
 end)
 
 describe("specs side by side", function()
+    local root = require("cplab.environment").root()
+
+    local function lines_of(words)
+        local pipe, lines = io.popen(("cd '%s' && %s"):format(root, words)), {}
+        for line in pipe:lines() do lines[#lines + 1] = line end
+        pipe:close()
+        return lines
+    end
+
     -- What spec/share.sh makes of a host that says and does that: its status, its last line.
-    local function share(body)
+    local function share(body, files)
         local name = os.tmpname()
         local file = assert(io.open(name, "w"))
         file:write("#!/bin/bash\n" .. body)
         file:close()
-        local root = require("cplab.environment").root()
-        local pipe = io.popen(("cd '%s' && chmod +x %s && bash spec/share.sh %s spec/host/"
-            .. "runner_spec.lua; echo $?"):format(root, name, name))
-        local lines = {}
-        for line in pipe:lines() do lines[#lines + 1] = line end
-        pipe:close()
+        local lines = lines_of(("chmod +x %s && bash spec/share.sh %s %s; echo $?"):format(name,
+            name, files or "spec/host/runner_spec.lua"))
         os.remove(name)
         return tonumber(lines[#lines]), lines[#lines - 1]
     end
@@ -115,6 +120,19 @@ describe("specs side by side", function()
             ['echo "1 passed, 0 failed, 0 skipped"; exit 1'] = "1 passed, 1 failed, 0 skipped",
         } do
             assert.same({ 1, counts }, { share(body) })
+        end
+    end)
+
+    it("are all run, each of them once, and the long ones are files", function()
+        local record = os.tmpname()
+        local _, counts = share(([[shift; printf '%%s\n' "$@" >>%s
+            echo "$# passed, 0 failed, 0 skipped"]]):format(record), "spec")
+        local files = lines_of "find spec -name '*_spec.lua' | LC_ALL=C sort"
+        assert.equal(#files .. " passed, 0 failed, 0 skipped", counts)
+        assert.same(files, lines_of("LC_ALL=C sort " .. record))
+        os.remove(record)
+        for _, file in ipairs(lines_of "grep -v '^#' spec/long.txt") do
+            assert.is_true(require("lfs").attributes(root .. "/" .. file) ~= nil, file)
         end
     end)
 end)
