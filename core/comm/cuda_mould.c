@@ -147,9 +147,12 @@ static bool is_open(const cpl_comm *comm)
     return cpli_cuda_of(comm)->mould != NULL;
 }
 
+/* Few, since entries of some lists have a state of megabytes each. */
+enum { LEAST_ROOM = 4 };
+
 static int64_t rounded(int64_t n)
 {
-    int64_t power = 1;
+    int64_t power = LEAST_ROOM;
     while (power < n)
         power *= 2;
     return power;

@@ -9,6 +9,7 @@ local clib = require "clib"
 local experiments = require "cplab.experiment"
 local measure = require "cplab.measure"
 local moulds = require "cplab.mould"
+local optimizers = require "cplab.optimizer"
 local stacks = require "cplab.stack"
 local step_graph = require "cplab.step_graph"
 local streams = require "cplab.stream"
@@ -83,8 +84,8 @@ end
 
 -- Lets stacks go for the one that a step needs: those that were used longest ago, until there is
 -- room on the shelf; the mould of the last one of them is the next one's. Whoever calls it collects
--- garbage then, for the collector does not know how much hangs on a stack; and calls it from a frame
--- that no stack was in: what is left in a frame is kept.
+-- garbage then, as the collector does not know how much hangs on a stack, and has no stack in its
+-- frame: what is left there is kept.
 -- @treturn boolean whether any had to go
 local function make_room(lab, step)
     local stream, n = M.stream_at(lab, step), #lab.shelf

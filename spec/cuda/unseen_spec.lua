@@ -1,10 +1,10 @@
 -- Steps over sequences that nobody has seen before, each of them new: a graph that was captured for
 -- some serves all that come later, as far as there is room, and says what launched steps say.
 --
--- To the bit, where the same kernels run. Attention has other ones for blocks that are very short on
--- average, and counts the room as blocks, too: then the last bits differ (1e-16 in each of some
--- hundred sums), and what AdamW makes of a gradient that nearly cancels may be a thousand times
--- that; so 1e-12.
+-- To the bit, where the same kernels run. Attention has other ones for blocks that are very short
+-- on average, and counts the room as blocks, too: then the last bits of some hundred sums differ,
+-- and what AdamW makes of a gradient that nearly cancels may differ a thousand times as much; so
+-- 1e-12 in f64, 1e-3 in f32. In bf16, by SGD, half the last bit of a number that is stored.
 local labs = require "spec.support.labs"
 local on_device = require "spec.support.on_device"
 
@@ -58,8 +58,8 @@ local JOBS = {
         pattern = "*", dtype = "f32", gqa = gqa { cp_mode = "a2a+p2p", a2a = 2 } } },
     ["latent attention and experts, tp 2"] = { tp = 2, model = { pattern = "L", mla = MLA,
         policy = "zigzag", moe = MOE } },
-    ["in bf16, balanced"] = { bound = 0.02, model = { pattern = "G*", policy = "balanced",
-        dtype = "bf16" } },
+    ["in bf16, balanced"] = { bound = 0.002, step = { optimizer = "sgd" }, model = {
+        pattern = "G*", policy = "balanced", dtype = "bf16" } },
     ["tied, a depth of MTP, recomputed, two stages"] = {
         step = { recompute = "layer", pipeline = { pp = 2 } },
         model = { pattern = "G*", tied = true, policy = "zigzag",
@@ -91,7 +91,7 @@ local COUNTED = { "conversions_fwd", "conversions_bwd", "conversion_bytes_fwd",
     "conversion_bytes_bwd", "conversion_messages_fwd", "state_bytes", "routes_built_in_step" }
 
 describe("sequences that were never seen", function()
-    for name, job in pairs(JOBS) do if not os.getenv "JOB" or name:find(os.getenv "JOB", 1, true) then
+    for name, job in pairs(JOBS) do
         it_there("are replayed from a graph of others: " .. name, function()
             local launched, replayed = run(job), run(job, 1)
             assert_near(launched.losses, replayed.losses, job.exact and 0 or job.bound or 1e-12)
@@ -104,5 +104,5 @@ describe("sequences that were never seen", function()
             assert.is_true(#SEQUENCES - replayed.graph_replays <= LAUNCHED,
                 replayed.graph_replays .. " replays")
         end)
-    end end
+    end
 end)
