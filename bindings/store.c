@@ -1,6 +1,7 @@
 /*
  * store.c: named bytes of this process, shared by all ranks: what one case
- * computed as a reference, the next one reads. A short list under a mutex.
+ * computed as a reference, the next one reads. A list under a mutex: names may
+ * be thousands and begin alike, so hashes are compared first.
  * Where ranks are processes, rank 0's entries are sent to those who lack them.
  */
 #include <pthread.h>
@@ -11,6 +12,7 @@
 
 typedef struct entry {
     struct entry *next;
+    uint64_t hash; /* of the name */
     char *name;
     void *data;
     size_t bytes;
@@ -19,11 +21,17 @@ typedef struct entry {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static entry *entries;
 
+static uint64_t hash_of(const char *name)
+{
+    return cpl_hash(0, name, strlen(name));
+}
+
 /* Under the mutex. */
 static entry *find(const char *name)
 {
+    const uint64_t hash = hash_of(name);
     entry *e = entries;
-    while (e != NULL && strcmp(e->name, name) != 0)
+    while (e != NULL && (e->hash != hash || strcmp(e->name, name) != 0))
         e = e->next;
     return e;
 }
@@ -47,6 +55,7 @@ static cpl_status entry_create(const char *name, size_t bytes, entry **out)
         entry_destroy(e);
         return status;
     }
+    e->hash = hash_of(name);
     e->bytes = bytes;
     *out = e;
     return CPL_OK;

@@ -56,10 +56,14 @@ local function move_all(comm, p)
         expect(not src:first_wrong(here), "adjoint in place", what)
         expect(not src:first_untraced(here), "trace of the adjoint in place", what)
     end
+    -- Targets are layouts of their own, also where they equal where the rows are.
+    local targets = {}
+    for i, to in ipairs(p.kinds or rows.kinds) do
+        targets[i] = rows.layout(to, stream, cp, tp)
+    end
     for _, from in ipairs(p.kinds or rows.kinds) do
         local a = rows.layout(from, stream, cp, tp)
-        for _, to in ipairs(p.kinds or rows.kinds) do
-            local b = rows.layout(to, stream, cp, tp)
+        for _, b in ipairs(targets) do
             local r = route(a, b)
             for _, row in ipairs(p.dtypes) do
                 move(r, a, b, row[1], row[2])

@@ -227,11 +227,13 @@ describe("destroying", function()
     end)
 
     it("accepts nothing", function()
+        local before = live_blocks()
         C.cpl_stream_destroy(nil)
         C.cpl_layout_destroy(nil)
         C.cpl_view_destroy(nil)
         C.cpl_route_destroy(nil)
         C.cpl_free(nil)
+        assert.equal(before, live_blocks())
     end)
 end)
 
