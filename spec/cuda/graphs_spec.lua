@@ -79,8 +79,8 @@ describe("steps as graphs", function()
             .. "or take its memory", 1, true), message)
     end)
 
-    -- One for all: when both have been there is room for both, and a graph serves both. By NCCL none
-    -- does, and kinds that take turns make room for each other before they come again.
+    -- One for all: when both have been, there is room for both, and a graph serves both. By NCCL
+    -- none does, and kinds that take turns make room for each other before they come again.
     it_there("are of one kind of stream each, or one for all that come in its place", function()
         local function counts(graphs, streams, transport)
             local result, message = run({ iters = 4, backward = true, graphs = graphs }, nil,
