@@ -113,12 +113,11 @@ typedef struct cpli_wrong {
 } cpli_wrong;
 
 /*
- * A mould (mould.c): memory and room for what is prepared again and again for
- * other sequences, so that what was captured once serves them all. While one is
- * open, memory comes from it in turn: the k-th block that is asked for is the
- * one that was the k-th before. NULL where a transport has none.
+ * What cpl_mould and cpl_rehearsal ask of a device (cuda_mould.c); all of it is
+ * local. NULL where there is nothing to capture.
  */
 typedef struct cpli_mould_ops {
+    /* Errors: UNSUPPORTED (by NCCL), MEMORY. */
     cpl_status (*make)(cpl_comm *comm, void **out);
     void (*drop)(cpl_comm *comm, void *mould);
     /* From here on the mould is used, with `anew` from its first block on;
@@ -127,8 +126,8 @@ typedef struct cpli_mould_ops {
     bool (*is_open)(const cpl_comm *comm);
     /* See cpli_room and cpli_most. */
     int64_t (*room)(cpl_comm *comm, int64_t n, bool is_exact);
-    /* What follows is done on no device. What the host would have told it has
-     * this digest; by the member's own order. Collective. */
+    /* Of what lies between them the device is told nothing; the digest is that
+     * of what it would have been told, in this order. */
     cpl_status (*begin_rehearsal)(cpl_comm *comm);
     cpl_status (*end_rehearsal)(cpl_comm *comm, uint64_t *digest);
 } cpli_mould_ops;
@@ -275,9 +274,11 @@ static inline cpl_comm *cpli_comm_whole(cpl_comm *comm)
 /*
  * Lists that kernels read, and counts in their launches, while a mould is open
  * on the rank's device (has_room): a list of n gets room for as many as the
- * mould has seen at this place, or for the next power of two; what is beyond n
- * is filled with entries that say nothing. `most` is the largest that the mould
- * has seen at this place. Without a mould both are n.
+ * mould has seen at this place, at least for the next power of two; what is
+ * beyond n is filled with entries that say nothing. `most` is the largest n
+ * that the mould has seen at this place, for what all ranks must have alike.
+ * Places are told apart by the order in which they ask, so that it must not
+ * depend on sequences. Without a mould both are n.
  */
 CPL_API bool cpli_has_room(const cpl_comm *comm);
 CPL_API int64_t cpli_room(cpl_comm *comm, int64_t n);

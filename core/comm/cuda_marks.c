@@ -40,8 +40,7 @@ cpl_status cpli_cuda_mark(cpl_comm *comm, void *handle, int64_t i)
     cudaEvent_t event = all->events[i];
     if (CPLI_CUDA_NOTES(device, "mark", event))
         return CPL_OK;
-    return cpli_cuda_check(device,
-                           cudaEventRecord(event, device->stream),
+    return cpli_cuda_check(device, cudaEventRecord(event, device->stream),
                            "recording an event");
 }
 

@@ -121,9 +121,8 @@ static cpl_status reserve(cpl_comm *comm, cpli_carries *list)
                              .to = list->items[i].to_offset,
                              .bytes = list->items[i].bytes,
                              .place = list->items[i].from};
-    cpl_status status =
-        cpli_table_create(comm, ends, list->n, CPLI_CARRY_PLACES, list, false,
-                          &table);
+    cpl_status status = cpli_table_create(
+        comm, ends, list->n, CPLI_CARRY_PLACES, list, false, &table);
     cpli_free(ends);
     if (status == CPL_OK)
         list->tables = table;
