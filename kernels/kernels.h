@@ -205,10 +205,10 @@ typedef struct cpl_gdn_summary_backward {
  * is nothing to do. No span twice. Everything is WIDE.
  */
 typedef struct cpl_gdn_carry {
-    const void *transition; /* [.., heads, K, K] */
-    const void *offset;     /* [.., heads, K, V] */
-    const void *in;         /* [.., heads, K, V] */
-    void *out;              /* [.., heads, K, V] */
+    const void *transition;                          /* [.., heads, K, K] */
+    const void *offset;                              /* [.., heads, K, V] */
+    const void *in;                                  /* [.., heads, K, V] */
+    void *out;                                       /* [.., heads, K, V] */
     const int64_t *span, *transition_of, *offset_of; /* [n] */
     int64_t n, heads, key_dim, value_dim;
     bool transpose;

@@ -188,7 +188,7 @@ test_all() {
     stage "specs, devices, nccl" specs_on_devices check nccl CPLAB_TRANSPORT=cuda-emulated+nccl \
         CPLAB_SIZES=4
     local n
-    stage "specs, checked, forward" specs_checked check checked forward 4
+    stage "specs, checked, reverse" specs_checked check checked reverse 4
     stage "specs, checked, random:1" specs_checked check shuffled random:1 2
     for n in 1 2 3 4 8; do
         stage "specs, mpirun $n" specs_under_mpirun check $n

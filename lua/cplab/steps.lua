@@ -71,12 +71,13 @@ local function fields_of(lab)
         faults = lab.options.faults, recompute = lab.recompute, stages = lab.stages }
 end
 
--- The place on the shelf of a stack for a stream; with graphs it is made in a mould.
+-- The place on the shelf of a stack for a stream: with graphs of one that is made in a mould, if
+-- there are moulds, without graphs of one that is not.
 local function find(lab, stream)
     local fields = fields_of(lab)
     for i = #lab.shelf, 1, -1 do
         local stack = lab.shelf[i]
-        if serves(stack, stream, fields) and (lab.mould == nil or stack.mould ~= nil) then
+        if serves(stack, stream, fields) and (stack.mould ~= nil) == (lab.mould ~= nil) then
             return i
         end
     end
@@ -94,7 +95,8 @@ local function make_room(lab, step)
     if lab.parameters then lab.parameters:unbind() end
     lab.stack = nil
     while #lab.shelf >= lab.n_stacks do
-        lab.mould = table.remove(lab.shelf, 1).mould or lab.mould
+        local mould = table.remove(lab.shelf, 1).mould
+        lab.mould = lab.mould and mould or lab.mould
     end
     return #lab.shelf < n
 end
