@@ -50,16 +50,14 @@ local JOBS = {
     ["heads of the delta rule spread, keys by a2a"] = { exact = true, model = { pattern = "G*",
         policy = "native", gdn = sizes_of("gdn", { cp_mode = "headwise" }),
         gqa = gqa { cp_mode = "a2a" } } },
-    ["keys by gather, in windows"] = { model = { policy = "mirror", pattern = "*",
-        gqa = gqa { window = 5 } } },
     ["keys by p2p at cp 4"] = { cp = 4, model = { policy = "zigzag", pattern = "*",
         gqa = gqa { cp_mode = "p2p" } } },
     ["keys by a2a+p2p at cp 4, in f32"] = { cp = 4, bound = 1e-3, model = { policy = "contiguous",
         pattern = "*", dtype = "f32", gqa = gqa { cp_mode = "a2a+p2p", a2a = 2 } } },
     ["latent attention and experts, tp 2"] = { tp = 2, model = { pattern = "L", mla = MLA,
         policy = "zigzag", moe = MOE } },
-    ["in bf16, balanced"] = { bound = 0.002, step = { optimizer = "sgd" }, model = {
-        pattern = "G*", policy = "balanced", dtype = "bf16" } },
+    ["keys by gather, in windows, balanced, in bf16"] = { bound = 0.002, step = { optimizer = "sgd" },
+        model = { pattern = "G*", policy = "balanced", dtype = "bf16", gqa = gqa { window = 5 } } },
     ["tied, a depth of MTP, recomputed, two stages"] = {
         step = { recompute = "layer", pipeline = { pp = 2 } },
         model = { pattern = "G*", tied = true, policy = "zigzag",
