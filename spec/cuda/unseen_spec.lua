@@ -56,8 +56,9 @@ local JOBS = {
         pattern = "*", dtype = "f32", gqa = gqa { cp_mode = "a2a+p2p", a2a = 2 } } },
     ["latent attention and experts, tp 2"] = { tp = 2, model = { pattern = "L", mla = MLA,
         policy = "zigzag", moe = MOE } },
-    ["keys by gather, in windows, balanced, in bf16"] = { bound = 0.002, step = { optimizer = "sgd" },
-        model = { pattern = "G*", policy = "balanced", dtype = "bf16", gqa = gqa { window = 5 } } },
+    ["keys by gather, in windows, balanced, in bf16"] = { bound = 0.002,
+        step = { optimizer = "sgd" }, model = { pattern = "G*", policy = "balanced",
+            dtype = "bf16", gqa = gqa { window = 5 } } },
     ["tied, a depth of MTP, recomputed, two stages"] = {
         step = { recompute = "layer", pipeline = { pp = 2 } },
         model = { pattern = "G*", tied = true, policy = "zigzag",
