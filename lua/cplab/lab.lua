@@ -214,11 +214,11 @@ end
 --- Collective. Runs steps from the model's initial parameters and returns their metrics, which
 -- also become those of the case.
 -- @tparam table options iters (1), warmup (0; leaves nothing behind), backward, reference (compare
--- with one rank: parity), trace (token tracing), graphs (see below); optimizer ("sgd", "adamw") with lr (a number, or a
--- function that gives that of a step, counted from 0, on all ranks the same), clip (a bound on the
--- norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps (1e-8), weight_decay (0.01;
--- matrices only, see cplab.optimizer). `losses` lists the loss of each; `grad_norm` is the
--- norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
+-- with one rank: parity), trace (token tracing), graphs (see below); optimizer ("sgd", "adamw")
+-- with lr (a number, or a function that gives that of a step, counted from 0, on all ranks the
+-- same), clip (a bound on the norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps
+-- (1e-8), weight_decay (0.01; matrices only, see cplab.optimizer). `losses` lists the loss of each;
+-- `grad_norm` is the norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
 -- layer how many tokens chose each expert. With recompute = "layer" a block keeps its input alone
 -- and runs forward again before its backward; its conversions then count as the backward pass's.
 -- With pipeline = { pp = 2 } (see cplab.pipeline.cut) the schedule is cut into stages, which run
