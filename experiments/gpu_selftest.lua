@@ -7,8 +7,10 @@
 --
 -- Kernels: every op, in the fast and in the naive way, in f64, f32 and bf16, against the naive
 -- reference in double of the numbers as they are stored. Exchanges: every row says which position
--- it is. Graphs: what replays leave in poisoned memory. Steps: outputs and gradients of one rank on
--- the host; in bf16 those in f32. Decoding: prompts, then token by token, against one forward pass.
+-- it is. Graphs: what replays leave in poisoned memory; captured steps of training against launched
+-- ones, over the same sequences and over some that the graph has not seen. Steps: outputs and
+-- gradients of one rank on the host; in bf16 those in f32. Decoding: prompts, then token by token,
+-- against one forward pass.
 --
 --   worst      the largest error over its bound; more than 1 fails
 --   where      way and dtype, layouts, or policy of it
@@ -21,6 +23,7 @@ local capture = require "cplab.capture"
 local clib = require "clib"
 local comms = require "cplab.comm"
 local exchange = require "cplab.exchange"
+local moulds = require "cplab.mould"
 local optimizers = require "cplab.optimizer"
 local rows = require "cplab.rows"
 local stacks = require "cplab.stack"
@@ -387,6 +390,27 @@ local function test_captured_step(lab, verdict)
     end
 end
 
+-- How long the sequences of a step are, in quarters of the tokens; no two steps have the same.
+local QUARTERS = { { 2, 1, 1 }, { 1, 1, 1, 1 }, { 4 }, { 1, 3 }, { 2, 2 }, { 3, 1 }, { 1, 1, 2 },
+    { 1, 2, 1 } }
+local LAUNCHED = 4 -- steps at most, until there is room for all sequences
+
+-- One graph gives the losses of launched steps, whose sequences it has not seen; by NCCL, where
+-- there are no moulds, none does, and each step must be launched.
+local function test_unseen(lab, verdict)
+    local function train(graphs)
+        return lab:step { optimizer = "adamw", lr = 0.01, clip = 0.1, warmup = 0,
+            iters = #QUARTERS, graphs = graphs }
+    end
+    local launched, replayed = train(), train(1)
+    for i, loss in ipairs(launched.losses) do
+        verdict.add(math.abs(replayed.losses[i] - loss) / loss / STEPS[lab.model.dtype], "loss")
+    end
+    local least = moulds.new(lab.comm) and #QUARTERS - LAUNCHED or 0
+    verdict.add(replayed.graph_replays >= least and 0 or math.huge,
+        replayed.graph_replays .. " replays")
+end
+
 -- ---- the experiment ---------------------------------------------------------------------
 
 local function dtype_of(case)
@@ -408,7 +432,7 @@ local function list_tests()
     list[#list + 1], list[#list + 2] = "exchanges", "graphs of exchanges"
     for _, policy in ipairs(POLICIES) do list[#list + 1] = "step " .. policy end
     list[#list + 1], list[#list + 2] = "step in f32", "step in bf16"
-    list[#list + 1] = "graphs of steps"
+    list[#list + 1], list[#list + 2] = "graphs of steps", "graph for unseen sequences"
     list[#list + 1], list[#list + 2] = "decoding", "decoding in bf16"
     return list
 end
@@ -423,6 +447,8 @@ local function test(lab, verdict)
         test_moves(lab, verdict, captured(lab))
     elseif lab.case.what == "graphs of steps" then
         test_captured_step(lab, verdict)
+    elseif lab.case.what == "graph for unseen sequences" then
+        test_unseen(lab, verdict)
     elseif lab.case.what:match "^decoding" then
         test_decoding(lab, verdict)
     else
@@ -446,9 +472,10 @@ return cplab.experiment {
     about = "Whether kernels, exchanges, graphs, steps and decoding are right on the GPU here.",
     sweep = { order = { "what", "cp" }, what = list_tests(), cp = { 4 } },
     params = { tokens = 96 },
-    stream = function(case)
-        local quarter = case.tokens / 4
-        return cplab.stream.thd { lengths = { 2 * quarter, quarter, quarter } }
+    stream = function(case, step)
+        local lengths = {}
+        for i, n in ipairs(QUARTERS[step % #QUARTERS + 1]) do lengths[i] = n * case.tokens / 4 end
+        return cplab.stream.thd { lengths = lengths }
     end,
     model = function(case)
         local pattern = pattern_of(case)

@@ -208,6 +208,12 @@ static cpl_status join(cpl_comm *host, const char *transport, cpl_comm **out)
                          "device %s: the transport direct is for ranks that "
                          "are threads; processes use nccl",
                          cpli_cuda_name);
+    bool is_emulated = strcmp(cpli_cuda_name, "cuda-emulated") == 0;
+    if (is_emulated && !is_of_threads(host) && cpl_comm_size(host) > 1)
+        return cpli_fail(CPL_UNSUPPORTED,
+                         "device %s: it is for ranks that are threads, not for "
+                         "%d processes",
+                         cpli_cuda_name, cpl_comm_size(host));
     return direct ? cpli_direct_join(host, &device_ops, out)
                   : cpli_nccl_join(host, &device_ops, out);
 }

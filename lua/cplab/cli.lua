@@ -50,9 +50,9 @@ local function add_run(parser)
     command:option("--iters", "Timed steps."):convert(whole("--iters", 1)):argname "N"
     command:option("--warmup", "Steps before the timed ones."):convert(whole("--warmup", 0))
         :argname "N"
-    command:option("--graphs", "On devices: steps that come again are replayed from graphs, one "
-        .. "for each of the N kinds of streams that came last."):convert(whole("--graphs", 1))
-        :argname "N"
+    command:option("--graphs", "On devices: steps are replayed from graphs, of the last N kinds of "
+        .. "sequences; with the transport direct one graph also serves sequences that it has not "
+        .. "seen. Steps that build routes are launched."):convert(whole("--graphs", 1)):argname "N"
     command:option("--seed", "Seed of parameters and data."):convert(whole("--seed", 0))
         :argname "N"
     command:flag("--trace-tokens", "Carry each row's position along and compare it everywhere.")

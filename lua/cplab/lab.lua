@@ -22,6 +22,7 @@ local pipeline = require "cplab.pipeline"
 local plans = require "cplab.plans"
 local references = require "cplab.reference"
 local rows = require "cplab.rows"
+local step_graph = require "cplab.step_graph"
 local steps = require "cplab.steps"
 local tensors = require "cplab.tensor"
 local C, ffi = clib.C, clib.ffi
@@ -30,8 +31,6 @@ local Lab = {}
 Lab.__index = Lab
 
 local M = {}
-
-local MAX_GRAPHS = 1024 -- stacks, each with its activations
 
 local STEP = {
     iters = "integer?", warmup = "integer?", backward = "boolean?", reference = "boolean?",
@@ -202,7 +201,7 @@ local function check_graphs(self, options)
         options.graphs = not is_lazy and self.options.graphs or nil
         return
     end
-    args.integer("lab:step", "graphs", options.graphs, 1, MAX_GRAPHS, 3)
+    args.integer("lab:step", "graphs", options.graphs, 1, step_graph.most, 3)
     if not self.on_device then
         error(("lab:step: graphs = %d, but steps on the cpu are not captured: they need --device "
             .. "cuda"):format(options.graphs), 3)
@@ -215,15 +214,18 @@ end
 --- Collective. Runs steps from the model's initial parameters and returns their metrics, which
 -- also become those of the case.
 -- @tparam table options iters (1), warmup (0; leaves nothing behind), backward, reference (compare
--- with one rank: parity), trace (token tracing); optimizer ("sgd", "adamw") with lr (a number, or a
--- function that gives that of a step, counted from 0, on all ranks the same), clip (a bound on the
--- norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps (1e-8), weight_decay (0.01;
--- matrices only, see cplab.optimizer). `losses` lists the loss of each; `grad_norm` is the
--- norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
+-- with one rank: parity), trace (token tracing), graphs (see below); optimizer ("sgd", "adamw")
+-- with lr (a number, or a function that gives that of a step, counted from 0, on all ranks the
+-- same), clip (a bound on the norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps
+-- (1e-8), weight_decay (0.01; matrices only, see cplab.optimizer). `losses` lists the loss of each;
+-- `grad_norm` is the norm of all gradients of the last, before clipping. With experts, `expert_tokens` lists for each
 -- layer how many tokens chose each expert. With recompute = "layer" a block keeps its input alone
 -- and runs forward again before its backward; its conversions then count as the backward pass's.
 -- With pipeline = { pp = 2 } (see cplab.pipeline.cut) the schedule is cut into stages, which run
 -- one after the other on the same ranks and check in which layout hidden states arrive at each.
+-- With graphs = n (on devices) stacks of the last n kinds of sequences live on, each with a graph
+-- that serves steps with the same launches (see cplab.step_graph); `graph_replays` says how many of
+-- the steps were replays, and `graph_captures` how many of these had to be captured first.
 -- With MTP `loss` stays that of the next token, comparable with and without it; `mtp_losses` lists
 -- that of each depth, `mtp_loss` is their mean, and `total_loss` = loss + loss_scale * mtp_loss is
 -- what is differentiated (beside `aux_loss`).

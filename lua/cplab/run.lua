@@ -7,6 +7,7 @@ local progress = require "cplab.progress"
 local report = require "cplab.report"
 local results = require "cplab.results"
 local selection = require "cplab.selection"
+local step_graph = require "cplab.step_graph"
 local sweep = require "cplab.sweep"
 
 local C = clib.C
@@ -227,20 +228,31 @@ local function check_ranks(arguments)
     return true
 end
 
+-- What is said of options that do not go together.
+local function clash_of(arguments)
+    local is_on_device = (arguments.device or "cpu") ~= "cpu"
+    local graphs = arguments.graphs
+    if arguments.resume and not arguments.json then
+        return "--resume needs --json FILE"
+    elseif arguments.transport and not is_on_device then
+        return ("--transport %s is for rows on a device: it takes --device cuda or cuda-emulated")
+            :format(arguments.transport)
+    elseif graphs and not is_on_device then
+        return "--graphs needs --device cuda: steps on the cpu are not captured"
+    elseif graphs and graphs > step_graph.most then
+        return ("--graphs takes a whole number in 1 .. %d, got '%d'"):format(step_graph.most,
+            graphs)
+    end
+end
+
 --- Runs an experiment as the command line asks.
 -- @tparam table arguments as cplab.cli parses them
 -- @treturn number exit status
 function M.run(arguments)
-    if arguments.resume and not arguments.json then
-        say "run: --resume needs --json FILE"
-        return 2
-    end
-    if arguments.graphs and (arguments.device or "cpu") == "cpu" then
-        say "run: --graphs needs --device cuda: steps on the cpu are not captured"
-        return 2
-    end
-    local distinct, clash = results.distinct(named_outputs(arguments), arguments.file)
-    if not distinct then say(clash) return 2 end
+    local clash = clash_of(arguments)
+    if clash then say("run: " .. clash) return 2 end
+    local distinct, same_file = results.distinct(named_outputs(arguments), arguments.file)
+    if not distinct then say(same_file) return 2 end
     local enough, too_few = check_ranks(arguments)
     if not enough then say(too_few) return 2 end
     local chosen, message = selection.new(arguments)

@@ -13,6 +13,9 @@ local optimizers = require "cplab.optimizer"
 
 local M = {}
 
+--- As many kinds of sequences may have graphs: each has a stack with its activations.
+M.most = 1024
+
 -- What of its options a step's launches depend on.
 local NAMES = { "backward", "optimizer", "clip", "beta1", "beta2", "eps", "weight_decay" }
 

@@ -2,6 +2,7 @@
 local command = require "spec.cli.command"
 local json = require "cplab.json"
 local lfs = require "lfs"
+local on_device = require "spec.support.on_device"
 
 local folder, script
 
@@ -315,6 +316,15 @@ end)
     it_mpi("ends in silence when nobody reads any more", function()
         local line = "bash -c 'set -o pipefail; %s/cplab mpirun -n 2 doctor | true'"
         assert.same({ status = 141, out = "", err = "" }, command.shell(line:format(command.root)))
+    end)
+
+    on_device.it(it_mpi, pending)("does not emulate the devices of processes", function()
+        local words = only "good"
+        words[#words + 1] = "--device=cuda-emulated"
+        local result = run(words)
+        assert.equal(1, result.status)
+        assert.matches("device cuda%-emulated: it is for ranks that are threads, not for 3 "
+            .. "processes\n", result.out)
     end)
 
     it_mpi("says why mpirun cannot start", function()

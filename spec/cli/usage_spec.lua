@@ -38,6 +38,12 @@ describe("cplab", function()
         assert.equal(2, n)
     end)
 
+    it("says which sequences a graph serves", function()
+        local help = command.cplab({ "run", "--help" }).out:gsub("%s+", " ")
+        assert.truthy(help:find("of the last N kinds of sequences; with the transport direct one "
+            .. "graph also serves sequences that it has not seen", 1, true))
+    end)
+
     it("wants a command", function()
         local result = command.cplab {}
         assert.same({ 2, "" }, { result.status, result.out })

@@ -91,10 +91,24 @@ describe("run --device", function()
         assert.equal(0, result.status, result.out .. result.err)
     end)
 
+    local function refuses(rule, ...)
+        local result = run("f32", STEP, ...)
+        assert.same({ 2, "cplab: run: " .. rule .. "\n", "" },
+            { result.status, result.err, result.out })
+    end
+
     it("has graphs on devices alone", function()
-        local result = run("f32", STEP, "--graphs", "2")
-        assert.same({ 2, "cplab: run: --graphs needs --device cuda: steps on the cpu are not "
-            .. "captured\n", "" }, { result.status, result.err, result.out })
+        refuses("--graphs needs --device cuda: steps on the cpu are not captured", "--graphs", "2")
+    end)
+
+    it("has transports on devices alone", function()
+        refuses("--transport nccl is for rows on a device: it takes --device cuda or cuda-emulated",
+            "--transport", "nccl")
+    end)
+
+    it_there("has no more graphs than a step may ask for", function()
+        refuses("--graphs takes a whole number in 1 .. 1024, got '1025'", "--graphs", "1025",
+            "--device", "cuda-emulated")
     end)
 
     it_there("decodes", function()
