@@ -7,13 +7,13 @@
 --
 -- Kernels: every op, in the fast and in the naive way, in f64, f32 and bf16, against the naive
 -- reference in double of the numbers as they are stored. Exchanges: every row says which position
--- it is. Graphs: what replays leave in poisoned memory; captured steps of training against launched
--- ones, over the same sequences and over some that the graph has not seen. Steps: outputs and
--- gradients of one rank on the host; in bf16 those in f32. Decoding: prompts, then token by token,
--- against one forward pass.
+-- it is, by each method of the transport. Graphs: what replays leave in poisoned memory; captured
+-- steps of training against launched ones, over the same sequences and over some that the graph
+-- has not seen. Steps: outputs and gradients of one rank on the host; in bf16 those in f32.
+-- Decoding: prompts, then token by token, against one forward pass.
 --
 --   worst      the largest error over its bound; more than 1 fails
---   where      way and dtype, layouts, or policy of it
+--   where      way and dtype, method and layouts, or result of it
 --
 -- Bounds are of the largest number of a result. f64: 1e-12, thousands of roundings of sums of the
 -- sizes here. f32: 2e-4, likewise for its 6e-8. bf16: 4 of its units of 2^-8: results are rounded
@@ -296,10 +296,17 @@ local function n_wrong(x, positions)
     return wrong
 end
 
+-- By NCCL nobody reads the memory of others.
+local function methods_of(lab)
+    local by_messages = { "direct", "packed", "alltoallv" }
+    return comms.wrap(lab.comm):transport() == "nccl" and by_messages
+        or { "copy", unpack(by_messages) }
+end
+
 -- Collective. Rows go from one layout to another, by `move`, and back by the adjoint.
-local function there_and_back(lab, from, to, move)
+local function there_and_back(lab, from, to, method, move)
     local comm, own, other = comms.wrap(lab.comm), from:positions(lab.rank), to:positions(lab.rank)
-    local plan = exchange.plan(cplab.route(from, to), comm, "f32", WIDTH, "copy")
+    local plan = exchange.plan(cplab.route(from, to), comm, "f32", WIDTH, method)
     local x, y, back = rows.new(lab.comm, "f32", #own, WIDTH),
         rows.new(lab.comm, "f32", #other, WIDTH), rows.new(lab.comm, "f32", #own, WIDTH)
     fill(x, own)
@@ -333,11 +340,15 @@ local function test_moves(lab, verdict, move)
     for _, kind in ipairs(LAYOUTS) do
         all[kind] = cplab.layout.create(kind, lab.stream, { cp = lab.cp })
     end
+    local function test_pair(from, to)
+        for _, method in ipairs(methods_of(lab)) do
+            verdict.add(there_and_back(lab, all[from], all[to], method, move),
+                ("%s, %s to %s"):format(method, from, to))
+        end
+    end
     for _, from in ipairs(LAYOUTS) do
         for _, to in ipairs(LAYOUTS) do
-            if from ~= to then
-                verdict.add(there_and_back(lab, all[from], all[to], move), from .. " to " .. to)
-            end
+            if from ~= to then test_pair(from, to) end
         end
     end
 end

@@ -219,8 +219,9 @@ end
 -- same), clip (a bound on the norm of all gradients) and for adamw betas ({ 0.9, 0.95 }), eps
 -- (1e-8), weight_decay (0.01; matrices only, see cplab.optimizer). `losses` lists the loss of each;
 -- `grad_norm` is the norm of all gradients of the last, before clipping. With experts,
--- `expert_tokens` lists for each layer how many tokens chose each expert. With recompute = "layer" a block keeps its input alone
--- and runs forward again before its backward; its conversions then count as the backward pass's.
+-- `expert_tokens` lists for each layer how many tokens chose each expert. With recompute = "layer"
+-- a block keeps its input alone and runs forward again before its backward; its conversions then
+-- count as the backward pass's.
 -- With pipeline = { pp = 2 } (see cplab.pipeline.cut) the schedule is cut into stages, which run
 -- one after the other on the same ranks and check in which layout hidden states arrive at each.
 -- With graphs = n (on devices) stacks of the last n kinds of sequences live on, each with a graph

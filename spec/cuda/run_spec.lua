@@ -97,6 +97,16 @@ describe("run --device", function()
             { result.status, result.err, result.out })
     end
 
+    for _, transport in ipairs { "direct", "nccl" } do
+        it_there("passes the self-test of exchanges and their graphs by " .. transport, function()
+            local result = command.cplab { "run", command.root .. "/experiments/gpu_selftest.lua",
+                "--device", "cuda-emulated", "--transport", transport, "--only",
+                "what=exchanges,graphs of exchanges" }
+            assert.equal(0, result.status, result.out .. result.err)
+            assert.matches("2 cases: 2 passed, 0 failed, 0 skipped\n$", result.out)
+        end)
+    end
+
     it("has graphs on devices alone", function()
         refuses("--graphs needs --device cuda: steps on the cpu are not captured", "--graphs", "2")
     end)
