@@ -77,7 +77,7 @@ end
 -- @tparam number level
 function M.settings(who, o, level)
     if o.optimizer == nil then
-        check_others(who, o, { "lr", "clip", unpack(OF_ADAMW) }, level + 1)
+        check_others(who, o, { "clip", unpack(OF_ADAMW) }, level + 1)
         return {}
     end
     args.one_of(who, "optimizer", o.optimizer, NAMES, level + 1)

@@ -101,8 +101,6 @@ describe("lab", function()
             { "step", { optimizer = "sgdd", lr = 1 } })
         refused("lab:step: clip is an option of an optimizer, and there is none",
             { "step", { backward = true, clip = 1 } })
-        refused("lab:step: lr is an option of an optimizer, and there is none",
-            { "step", { backward = true, lr = 1 } })
         refused("lab:step: betas is an option of adamw",
             { "step", { optimizer = "sgd", lr = 1, betas = { 0.9, 0.9 } } })
         refused("lab:step: betas[2] must be one of two numbers in [0, 1) (got 1)",
