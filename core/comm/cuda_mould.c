@@ -21,6 +21,7 @@ struct cpli_mould {
     cpli_mould_block *blocks; /* by turn */
     int64_t n_blocks, next_block, room_of_blocks;
     seen_sizes rooms, mosts;
+    bool is_forgetful; /* there was no memory for a size */
 };
 
 /* ---- memory ---- */
@@ -84,6 +85,8 @@ cpl_status cpli_mould_take(cpli_mould *mould, size_t bytes, void **out)
     cpli_mould_block *block;
     if (mould->device->is_capturing)
         return cpli_cuda_refuse_capture(mould->device, "taking memory");
+    if (mould->is_forgetful)
+        return cpli_fail(CPL_MEMORY, "mould: out of memory for what it saw");
     CPL_TRY(next_block(mould, &block));
     if (block->memory == NULL || block->is_out || block->bytes < bytes)
         CPL_TRY(renew(mould, block, bytes));
@@ -158,14 +161,18 @@ static int64_t rounded(int64_t n)
     return power;
 }
 
-/* What cannot be remembered for want of memory is a size of its own. */
-static int64_t largest(seen_sizes *seen, int64_t size)
+/* A mould that cannot remember a size gives no more memory: others would make
+ * their loops of another length. */
+static int64_t largest(cpli_mould *mould, seen_sizes *seen, int64_t size)
 {
     int64_t turn = seen->next++;
     void *sizes = seen->sizes;
     if (turn >= seen->n) {
-        if (make_room(&sizes, turn, &seen->room, sizeof *seen->sizes) != CPL_OK)
+        if (mould->is_forgetful || make_room(&sizes, turn, &seen->room,
+                                             sizeof *seen->sizes) != CPL_OK) {
+            mould->is_forgetful = true;
             return size;
+        }
         seen->sizes = sizes;
         seen->sizes[turn] = 0;
         seen->n = turn + 1;
@@ -177,8 +184,8 @@ static int64_t largest(seen_sizes *seen, int64_t size)
 static int64_t room(cpl_comm *comm, int64_t n, bool is_exact)
 {
     cpli_mould *mould = cpli_cuda_of(comm)->mould;
-    return is_exact ? largest(&mould->mosts, n)
-                    : largest(&mould->rooms, rounded(n));
+    return is_exact ? largest(mould, &mould->mosts, n)
+                    : largest(mould, &mould->rooms, rounded(n));
 }
 
 /* ---- rehearsals ---- */

@@ -29,6 +29,42 @@ local function refuse(comm)
     return { ok = ok, message = message, wrong = t.wrong(comm, made) }
 end
 
+-- Fails the k-th allocation of rank 1 in a new mould, for every k, until a plan can be made in it.
+local function run_short(comm)
+    local clib = require "clib"
+    local exchange, rows = require "cplab.exchange", require "spec.exchange.rows"
+    local moulds, route = require "cplab.mould", require "cplab.route"
+    local C, stats = clib.C, clib.ffi.new "cpl_memory_stats"
+    local stream = rows.stream("thd", comm:size())
+    local z = rows.layout("zigzag", stream, comm:size())
+    local keys = rows.view("keys", z)
+    local function live()
+        collectgarbage()
+        comm:barrier()
+        C.cpl_memory(stats)
+        local blocks = tonumber(stats.live_blocks)
+        comm:barrier()
+        return blocks
+    end
+    local function try(k)
+        local mould, r = moulds.new(comm._ptr), route(z, keys)
+        if comm:rank() == 1 then C.cpl_memory_fail_after(k) end
+        local ok, message = pcall(mould.fill, mould, exchange.plan, r, comm, "f32", 3)
+        C.cpl_memory_fail_after(-1)
+        return ok, not ok and message
+    end
+    try(-1) -- a transport keeps what the first plan made it reserve
+    local before = live()
+    for k = 0, 600 do
+        local ok, message = try(k)
+        assert(comm:agree(ok) == ok, "some ranks got a plan, others did not")
+        if live() ~= before then error("leaked at " .. k) end
+        if ok then return k end
+        assert(message:match "memory", message)
+    end
+    error "it never succeeds"
+end
+
 -- Blocks of a mould: whose memory they are, and what is in it.
 local function lend(comm)
     local clib = require "clib"
@@ -107,6 +143,12 @@ describe("moulds", function()
         local out = device.run("direct", 1, lend)[1]
         assert.same({ first = true, again = true, is_clean = true, beside = true, larger = true,
             fits = true, room = true, left = true, leaked = 0 }, out)
+    end)
+
+    it_there("fail on all ranks and leak nothing where a rank has no memory", function()
+        local failures = device.run("direct", 3, run_short)
+        assert.is_true(failures[1] > 20)
+        assert.same({ failures[1], failures[1] }, { failures[2], failures[3] })
     end)
 
     it_there("refuse to wait in a rehearsal", function()
