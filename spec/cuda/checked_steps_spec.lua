@@ -47,4 +47,25 @@ describe("a small step on devices", function()
             labs.assert_parity(result.answers[1], BOUNDS[job.dtype])
         end)
     end
+
+    -- What stands behind the end of lists that have room is judged, too.
+    it_there("is right to the last access over sequences that were never seen", function()
+        local streams = { { lengths = { 8, 4 }, real = { 7, 4 } }, { lengths = { 12 } },
+            { lengths = { 4, 8 } }, { lengths = { 4, 4, 4 }, real = { 4, 1, 0 } } }
+        local function losses(graphs)
+            local result, message = on_device.with(nil, labs.run, { streams = streams, cp = 2,
+                model = model { dtype = "f32", gqa = { heads = 2, kv_heads = 1, head_dim = 4,
+                    rotary_dim = 2, cp_mode = "p2p" } },
+                calls = { { "step", { iters = 4, optimizer = "sgd", lr = 0.1, graphs = graphs } } },
+            })
+            assert(result, message)
+            return result.answers[1].losses, result.answers[1].graph_replays
+        end
+        local launched = losses()
+        local replayed, n = losses(1)
+        for i, loss in ipairs(launched) do
+            assert.is_true(math.abs(replayed[i] - loss) <= BOUNDS.f32 * loss, "step " .. i)
+        end
+        assert.is_true(n >= 1)
+    end)
 end)
