@@ -180,6 +180,13 @@ end
 -- of 2^-7 of a number.
 local bounds = { f64 = 1e-12, f32 = 3e-5, bf16 = 2 ^ -8 + 3e-5 }
 
+-- By the type of the array, and `wide` of those of bf16 that are f32.
+local function bound_of(case, type, dtype)
+    local own = case.bounds or {}
+    local is_wide = dtype == "bf16" and type == "f32"
+    return is_wide and own.wide or own[type] or bounds[type] or 0 -- of integers
+end
+
 -- `bound` is what numbers may differ by, as a part of 1 + the size of the number.
 local function within(bound)
     return function(x, y)
@@ -224,10 +231,19 @@ local function fill(case, p, ref, placed)
     end
 end
 
+-- In the order of names: values may be drawn one after the other, and are the same in every run.
+local function names_of(arrays)
+    local names = {}
+    for name in pairs(arrays) do names[#names + 1] = name end
+    table.sort(names)
+    return names
+end
+
 -- Both structs of a case, what they point to by name, and what is to live as long as they do.
 local function prepare(device, op, case, dtype)
     local p, ref, placed = ffi.new("cpl_" .. op), ffi.new("cpl_" .. op), {}
-    for name, array in pairs(case.arrays) do
+    for _, name in ipairs(names_of(case.arrays)) do
+        local array = case.arrays[name]
         if not array.same_as then placed[name] = place(device, array, dtype) end
     end
     fill(case, p, ref, placed)
@@ -245,7 +261,7 @@ end
 -- @tparam table case `arrays` by name, "forward.x" in a struct of a struct: { n =, values =
 --   function(i), type = "wide", "i32", "i64", "f64" or the dtype, shift =, same_as = another one,
 --   before = elements that the pointer lies before its memory } or, with holes, { rows =, width =,
---   stride =, values = }; `numbers` of the struct, `bounds` by type
+--   stride =, values = }; `numbers` of the struct, `bounds` by type, `wide` of f32 in bf16
 -- @tparam string dtype
 -- @tparam string way
 -- @tparam ?function alike(x, y, is_close) whether two numbers may stand for each other, in place of
@@ -257,8 +273,7 @@ function M.try(device, op, case, dtype, way, alike)
     C.cpl_kernels_for("ref", C.CPL_F64)[op](ref)
     local results = {}
     for name, at in pairs(placed) do
-        local bound = case.bounds and case.bounds[at.type] or bounds[at.type] or 0 -- of integers
-        local is_close = within(bound)
+        local is_close = within(bound_of(case, at.type, dtype))
         results[name] = compare(device, name, at, alike and function(x, y)
             return alike(x, y, is_close)
         end or is_close)

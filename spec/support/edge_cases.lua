@@ -290,7 +290,7 @@ end
 
 -- The same arrays and numbers in a struct of that name, without what it writes.
 local function within(name, case, ...)
-    local made = { arrays = {}, numbers = {} }
+    local made = { arrays = {}, numbers = {}, bounds = case.bounds }
     for key, value in pairs(case.arrays) do made.arrays[name .. "." .. key] = value end
     for key, value in pairs(case.numbers) do made.numbers[name .. "." .. key] = value end
     for _, key in ipairs { ... } do made.arrays[name .. "." .. key] = nil end
@@ -421,6 +421,7 @@ local function gdn()
             key_dim = KEY, value_dim = VALUE, q_stride = KEY, k_stride = KEY,
             v_stride = HEADS * VALUE, chunk = CHUNK, scale = 0.35 },
         free = { state_in = true }, -- Inf of a state meets all tokens, by keys of both signs
+        bounds = { wide = 1e-4 }, -- as in spec/cuda/compute/gdn_spec.lua
     }
 end
 
