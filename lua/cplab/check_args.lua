@@ -43,9 +43,10 @@ for _, name in ipairs { "boolean", "string", "table", "function" } do
     matches[name] = function(value) return type(value) == name end
 end
 
-local function sorted_names(types)
+--- The names of a table's fields, in alphabetical order.
+function M.sorted_names(t)
     local names = {}
-    for name in pairs(types) do names[#names + 1] = name end
+    for name in pairs(t) do names[#names + 1] = name end
     table.sort(names)
     return names
 end
@@ -136,7 +137,7 @@ end
 function M.type_name(who, name, value, level)
     level = (level or 2) + 1
     M.value(who, name, value, "string", level)
-    local known = sorted_names(matches)
+    local known = M.sorted_names(matches)
     local alternatives = value:gsub("%?$", "")
     for part in (alternatives .. "|"):gmatch "([^|]*)|" do
         M.one_of(("%s: %s"):format(who, name), "type", part, known, level)
@@ -219,7 +220,7 @@ function M.fields(who, t, types, level)
         error(("%s: takes a table of named fields (got %s)"):format(who, M.show(t)),
             blame(level + 1))
     end
-    local names = sorted_names(types)
+    local names = M.sorted_names(types)
     check_no_other(who, t, types, names, level + 1)
     for _, name in ipairs(names) do
         if t[name] == nil and types[name]:sub(-1) ~= "?" then

@@ -35,15 +35,8 @@ local ACCEPTS = {
     mlp = "any", moe = "any", norm = "any", embedding = "any", linear = "any",
 }
 
-local function sorted(t)
-    local names = {}
-    for name in pairs(t) do names[#names + 1] = name end
-    table.sort(names)
-    return names
-end
-
 --- The kinds that have a contract, in alphabetical order.
-M.kinds = sorted(ACCEPTS)
+M.kinds = args.sorted_names(ACCEPTS)
 
 local function declared(kind, cp_mode, level)
     args.one_of("contract", "layer kind", kind, M.kinds, level + 1)

@@ -11,6 +11,7 @@
 --   low, high     the range of an input (-1, 1)
 -- Outputs start as NaN ("grad" ones as 0.5: kernels add to them). Between the rows stands a guard
 -- that must survive: NaN in inputs, which spreads if it is read, and 1e30 in outputs.
+local args = require "cplab.check_args"
 local clib = require "clib"
 local numbers = require "spec.kernels.numbers"
 local C, ffi = clib.C, clib.ffi
@@ -59,13 +60,6 @@ local function read(name, array, memory)
             error(("%s: the guard at %d was overwritten"):format(name, i))
         end
     end
-    return list
-end
-
-local function sorted(names)
-    local list = {}
-    for name in pairs(names) do list[#list + 1] = name end
-    table.sort(list)
     return list
 end
 
@@ -140,8 +134,8 @@ function M.run(call, device, dtype)
     local keep, made, results = {}, {}, {}
     set_strides(p, parts, call.arrays)
     set_strides(p, parts, call.outputs)
-    for _, name in ipairs(sorted(call.scalars)) do must_set(p, parts, name, call.scalars[name]) end
-    for j, name in ipairs(sorted(call.arrays)) do
+    for _, name in ipairs(args.sorted_names(call.scalars)) do must_set(p, parts, name, call.scalars[name]) end
+    for j, name in ipairs(args.sorted_names(call.arrays)) do
         local memory = input(call.arrays[name], call.seed or 1, j, dtype)
         keep[#keep + 1] = memory
         must_set(p, parts, name, memory)
@@ -153,7 +147,7 @@ function M.run(call, device, dtype)
     end
     set_spans(p, parts, call, keep)
     set_blocks(p, parts, call, keep)
-    for _, name in ipairs(sorted(call.outputs)) do
+    for _, name in ipairs(args.sorted_names(call.outputs)) do
         made[name] = output(call.outputs[name], dtype)
         must_set(p, parts, name, made[name])
     end

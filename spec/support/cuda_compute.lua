@@ -3,6 +3,7 @@
 -- be tried; both sides begin with the same bits, and what a kernel is not to touch is compared too.
 -- @module spec.support.cuda_compute
 local bit = require "bit"
+local args = require "cplab.check_args"
 local clib = require "clib"
 local ffi = require "ffi"
 local cuda_device = require "spec.support.cuda_device"
@@ -231,18 +232,11 @@ local function fill(case, p, ref, placed)
     end
 end
 
--- In the order of names: values may be drawn one after the other, and are the same in every run.
-local function names_of(arrays)
-    local names = {}
-    for name in pairs(arrays) do names[#names + 1] = name end
-    table.sort(names)
-    return names
-end
-
 -- Both structs of a case, what they point to by name, and what is to live as long as they do.
 local function prepare(device, op, case, dtype)
     local p, ref, placed = ffi.new("cpl_" .. op), ffi.new("cpl_" .. op), {}
-    for _, name in ipairs(names_of(case.arrays)) do
+    -- Values may be drawn one after the other, and are the same in every run.
+    for _, name in ipairs(args.sorted_names(case.arrays)) do
         local array = case.arrays[name]
         if not array.same_as then placed[name] = place(device, array, dtype) end
     end
