@@ -134,7 +134,9 @@ function M.run(call, device, dtype)
     local keep, made, results = {}, {}, {}
     set_strides(p, parts, call.arrays)
     set_strides(p, parts, call.outputs)
-    for _, name in ipairs(args.sorted_names(call.scalars)) do must_set(p, parts, name, call.scalars[name]) end
+    for _, name in ipairs(args.sorted_names(call.scalars)) do
+        must_set(p, parts, name, call.scalars[name])
+    end
     for j, name in ipairs(args.sorted_names(call.arrays)) do
         local memory = input(call.arrays[name], call.seed or 1, j, dtype)
         keep[#keep + 1] = memory
